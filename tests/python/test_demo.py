@@ -8,11 +8,14 @@ import sys
 import pytest
 from launcher_tools import run, run_python
 
+from tfring.launch.doctor import TRAINED
+
 
 def test_two_ranks_get_the_weights_of_one_process():
     done = run_python("-m", "tfring.demo")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("tfring run -np 2 ")
+    assert TRAINED.search(done.stdout)  # what `tfring doctor --run` shows
     right = re.search(r"2 ranks trained a model: ([\d.]+)% of", done.stdout)
     assert right and float(right[1]) > 85, done.stdout
     assert "The weights of the ranks are equal. Those of one process" in done.stdout

@@ -26,6 +26,7 @@ from tfring.runtime.settings.table import SETTINGS
 _TRIAL_SECONDS = 600
 _START_SECONDS = "60"
 _LAST_LINES = 20  # of a trial that fails
+TRAINED = re.compile(r"(\d+ ranks? trained .*)\n.*?(The weights .*)")  # what tfring.demo prints
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +126,7 @@ def _trial(findings: Findings, where: Sequence[str]) -> None:
     except subprocess.TimeoutExpired:
         findings.problems.append(f"no end within {_TRIAL_SECONDS} s: {shown}")
         return
-    told = re.search(r"(\d+ ranks? trained .*)\n.*?(The weights .*)", done.stdout)
+    told = TRAINED.search(done.stdout)
     if done.returncode == 0 and told is not None:
         findings.show("trained", told[1])
         findings.show("trained", told[2])

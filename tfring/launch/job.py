@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 
-from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import LOST_PEER
@@ -28,7 +27,6 @@ _REPORT_SECONDS = 2.0
 _DRAIN_SECONDS = 1.0
 # Between this many starts the launcher gives hosts signs of life and looks for signals.
 _STARTS_AT_ONCE = 16
-_RENDEZVOUS = b"tfring-rendezvous "
 
 
 class JobRunner(Supervisor):
@@ -45,8 +43,6 @@ class JobRunner(Supervisor):
         super().__init__(options, merger, records)
         self._processes: list[RankProcess] = []
         self._shown: set[int] = set()  # ranks that _say_where() has named
-        # Rank 0's first line says where it listens. What has come of it; None: it is not awaited.
-        self._first_line: bytes | None = None
         self._failed = False  # a rank failed before any signal
         self._restarts = 0
         # If a signal ended the job before a restart: which restart, and the failure before it.
@@ -132,7 +128,6 @@ class JobRunner(Supervisor):
             "towards": others[0] if others else None,
         }
         share, self._starting = self._options.share, True
-        self._first_line = b"" if share is None else None
         where = {} if share is None else share.variables()
         where["TFRING_X_RESTART_COUNT"] = str(self._restarts)
         for slot in slots:
@@ -167,24 +162,21 @@ class JobRunner(Supervisor):
     def _wait_for_rendezvous(self, process: RankProcess) -> tuple[str, int]:
         """Waits until rank 0 says where it listens. Port 0 if it could not start."""
         deadline = time.monotonic() + self._options.start_timeout
-        while self._awaits_first_line() and process.code is None:
+        while "rendezvous" not in process.facts:
+            if process.code is not None:
+                return "", 0
+            if time.monotonic() >= deadline:
+                raise UsageError(
+                    f"rank 0's agent on {process.slot.host} did not answer within "
+                    f"{self._options.start_timeout:g} s as expected "
+                    f"({process.connection.noise[:200]!r}): check that ssh to it needs no "
+                    "password, and that the same Python and tfring are there"
+                )
             self._process_events(deadline)
             if self._stopping is not None:
                 raise StoppedWhileStartingError
-            if time.monotonic() >= deadline:
-                break
-        line, self._first_line = self._first_line or b"", None
-        words = line.split()
-        if process.code is not None and not line:
-            return "", 0
-        if not line.startswith(_RENDEZVOUS) or len(words) != 3:
-            noise = process.connection.noise
-            raise UsageError(
-                f"rank 0's agent on {process.slot.host} did not answer within "
-                f"{self._options.start_timeout:g} s as expected ({(line or noise)[:200]!r}): check "
-                "that ssh to it needs no password, and that the same Python and tfring are there"
-            )
-        return words[1].decode(), int(words[2])
+        address, port = process.facts["rendezvous"]
+        return str(address), int(port)
 
     def _process_events(self, deadline: float | None = None) -> None:
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
@@ -195,17 +187,6 @@ class JobRunner(Supervisor):
                 self._say_where(process)
         self._reap()
         self._escalation.work(time.monotonic(), self._running.values())
-
-    def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
-        if self._awaits_first_line() and (number, name) == (0, "stdout"):
-            # What follows in the same piece is handed on at once: rank 0 may have ended by now.
-            line, end, data = data.partition(b"\n")
-            self._first_line = (self._first_line or b"") + line + end
-        if data:
-            super()._on_output(host, number, name, data)
-
-    def _awaits_first_line(self) -> bool:
-        return self._first_line is not None and not self._first_line.endswith(b"\n")
 
     def _leaves_no_time(self) -> bool:
         # After a failure no rank has to write a checkpoint either.

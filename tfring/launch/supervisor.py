@@ -116,9 +116,7 @@ class Supervisor(abc.ABC):
                 self._prepare()
             with self._signals:
                 self._selector.register(self._signals.fd, selectors.EVENT_READ, self._signals)
-                self._files.begin(
-                    self._connections.host("localhost") if self._options.exit_report else None
-                )
+                self._files.begin()
                 self._run()
                 return self._explain()
         except StoppedWhileStartingError:

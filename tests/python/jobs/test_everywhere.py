@@ -134,19 +134,14 @@ ONE_AFTER_THE_OTHER = """
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which a job of two ranks has saved its models."""
-    return tmp_path_factory.mktemp("saved")
-
-
-@pytest.fixture(scope="module")
-def job(saved: Path) -> subprocess.CompletedProcess[str]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     """A job that ran the scripts with one process for each rank."""
-    scripts = {"save": SAVE, "threads": THREADS, "threads_without_names": THREADS_WITHOUT_NAMES}
+    folder = tmp_path_factory.mktemp("scripts")
+    scripts = {"threads": THREADS, "threads_without_names": THREADS_WITHOUT_NAMES}
     for name, text in scripts.items():
-        write_script(saved, text, f"{name}.py")
-    path = write_script(saved, ONE_AFTER_THE_OTHER)
-    return run("-np", 2, sys.executable, path, saved, *scripts)
+        write_script(folder, text, f"{name}.py")
+    path = write_script(folder, ONE_AFTER_THE_OTHER)
+    return run("-np", 2, sys.executable, path, folder, *scripts)
 
 
 def test_processes_started_by_a_rank(tmp_path):
@@ -193,11 +188,11 @@ def test_processes_started_by_a_rank(tmp_path):
 
 
 @pytest.mark.slow
-def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
+def test_saved_models(tmp_path: Path) -> None:
     """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
-    assert job.stdout.count("DONE save") == 2, job.stderr
-    done = run("-np", 2, sys.executable, write_script(saved, LOAD, "load.py"), saved)
-    assert done.returncode == 0, done.stderr
+    for text in (SAVE, LOAD):
+        done = run("-np", 2, sys.executable, write_script(tmp_path, text), tmp_path)
+        assert done.returncode == 0, done.stderr
 
 
 def test_threads(job: subprocess.CompletedProcess[str]) -> None:
@@ -209,35 +204,6 @@ def test_threads_without_names(job: subprocess.CompletedProcess[str]) -> None:
     """One of the threads that call at the same time may; the others get the typed error."""
     assert job.stdout.count("DONE threads_without_names") == 2, job.stderr
     assert job.returncode == 0, job.stderr
-
-
-@pytest.mark.slow
-def test_data_that_worker_processes_make(tmp_path):
-    """Those of a keras.utils.PyDataset know the rank that started them."""
-    path = write_script(
-        tmp_path,
-        """
-    import keras
-    import numpy as np
-    import tfring.keras as hvd
-
-    class Data(keras.utils.PyDataset):
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, index):
-            return np.full((2, 1), 10.0 * hvd.rank() + hvd.size(), "float32")
-
-    if __name__ == "__main__":
-        hvd.init()
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()])
-        got = model.predict(Data(workers=2, use_multiprocessing=True), verbose=0)
-        assert got.tolist() == [[10.0 * hvd.rank() + 2.0]] * 6, got
-        assert float(hvd.allreduce(1.0, op=hvd.Sum)) == 2.0
-    """,
-    )
-    done = run("-np", 2, sys.executable, path)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_script_without_its_python(tmp_path):

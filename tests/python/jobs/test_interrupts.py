@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 import threading
 import time
 
 import pytest
 from launcher_tools import (
-    AS_ROOT,
     LIMIT_SECONDS,
     REPORT,
-    open_mpi_command,
     pids_in,
     run,
     start,
-    start_command,
     write_script,
 )
 
@@ -69,11 +65,10 @@ ONE_RANK = """
     def interrupt(case, ranks):
         while not wait(ranks):
             time.sleep(0.05)
-        sent_at[case] = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
         report(f"sent.{case}", rank)
 
-    told, sent_at = {}, {}
+    told = {}
     for case, call in calls.items():
         hvd.allreduce(tf.ones(1), name="together")
         if rank == 1:
@@ -82,7 +77,7 @@ ONE_RANK = """
             call()
             told[case] = ["no error"]
         except KeyboardInterrupt:
-            told[case] = ["KeyboardInterrupt", time.monotonic() - sent_at[case]]
+            told[case] = ["KeyboardInterrupt", ""]
         except Exception as error:
             told[case] = [type(error).__name__, str(error)]
         total = hvd.allreduce(tf.ones(3), op=hvd.Sum, name="after")
@@ -119,14 +114,6 @@ def interrupted(folder):
     return [json.loads((folder / f"told.{rank}").read_text()) for rank in range(2)]
 
 
-@pytest.mark.soak
-def test_an_interrupt_ends_a_call_within_a_second(tmp_path):
-    """On a machine that is not busy."""
-    told = interrupted(tmp_path)[1]
-    del told["own handler"]
-    assert max(seconds for _, seconds, _ in told.values()) < 1.0, told
-
-
 def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
     """The rank raises KeyboardInterrupt, the other an error that says why; both go on."""
     told = interrupted(tmp_path)
@@ -161,20 +148,14 @@ def test_a_main_thread_that_is_back_is_left_alone(monkeypatch, back):
     assert done == [back == "never"]
 
 
-@pytest.mark.parametrize("launcher", ["tfring run", "mpirun"])
-def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other(tmp_path, launcher):
+def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other(tmp_path):
     """Each rank waits in a different collective; no other rank would ever join it."""
     script = write_script(tmp_path, DEADLOCK, header=REPORT)
-    if launcher == "mpirun":
-        command = [*open_mpi_command(), "-np", "2", sys.executable, script, str(tmp_path)]
-        job = start_command(command, **AS_ROOT)
-    else:
-        job = start("-np", 2, "python", script, tmp_path)
+    job = start("-np", 2, "python", script, tmp_path)
     pids_in(tmp_path, 2)
     time.sleep(0.5)  # so that both wait
     job.send_signal(signal.SIGINT)
     _, err = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode != 0
-    if launcher == "tfring run":
-        assert "a second one kills them at once" in err
-        assert "stopped by SIGINT" in err and "Traceback" not in err, err
+    assert "a second one kills them at once" in err
+    assert "stopped by SIGINT" in err and "Traceback" not in err, err

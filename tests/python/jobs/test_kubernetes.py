@@ -118,33 +118,19 @@ def check(model, value):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_indexed_job_is_right_by_its_schema(capsys, shape):
+def test_objects_are_right_by_their_schemas(capsys, shape):
     made = printed(capsys, "indexed", *SHAPES[shape])
     assert sorted(made) == ["Job", "Service"]
     check("IoK8sApiCoreV1Service", made["Service"])
     check("IoK8sApiBatchV1Job", made["Job"])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_job_of_the_trainer_is_right_by_its_schema(capsys, shape):
     made = printed(capsys, "trainer", *SHAPES[shape])
     assert sorted(made) == ["ClusterTrainingRuntime", "TrainJob"]
     check("TrainerV1alpha1ClusterTrainingRuntime", made["ClusterTrainingRuntime"])
     check("TrainerV1alpha1TrainJob", made["TrainJob"])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_mpijob_is_right_by_its_schema(capsys, shape):
     [job] = printed(capsys, "mpijob", *SHAPES[shape]).values()
     jsonschema.validate(job, MPIJOB)
     for one in job["spec"]["mpiReplicaSpecs"].values():
         check("IoK8sApiCoreV1PodTemplateSpec", one["template"])
-
-
-def test_the_nodes_of_an_elastic_job_meet_in_its_first_pod(capsys):
-    for kind, pod in (("indexed", "train-0.train"), ("trainer", "train-node-0-0.train")):
-        made = printed(capsys, kind, *SHAPES["elastic"])
-        assert f"- {pod}:29400\n" in yaml.safe_dump(made, default_flow_style=False)
 
 
 def test_the_schemas_see_mistakes(capsys):
@@ -336,10 +322,11 @@ def who_is_there(processes):
     return sorted(json.loads(line[line.rindex("[") :]) for line in lines if "[" in line)
 
 
-@pytest.mark.parametrize("words", [["--nnodes", "2", "--nproc-per-node", "2"], ["--nnodes", "1:2"]])
-def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path, words):
-    more = ["--no-merge-lines", "--job-name", "train"]
-    job = printed(capsys, "indexed", *words, *more)["Job"]
+TWO_PODS = ("--nnodes", "2", "--nproc-per-node", "2", "--no-merge-lines")
+
+
+def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path):
+    job = printed(capsys, "indexed", *TWO_PODS, "--job-name", "train")["Job"]
     write_script(tmp_path, WHO_IS_THERE, name="train.py")
     with cluster(2, tmp_path) as made:
         [container] = pod_of(job)["containers"]
@@ -349,15 +336,11 @@ def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path, words):
             pods.append(made.start(index, command, **variables))
             made.publish(index)
         said = who_is_there(pods)
-    if "1:2" not in words:
-        assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
-    else:  # it begins with one pod; without elastic.run the other does not join
-        assert said[0][:2] in ([0, 1], [0, 2])
+    assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
 
 
 def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path):
-    words = ("--nnodes", "2", "--nproc-per-node", "2", "--no-merge-lines")
-    made = printed(capsys, "trainer", *words)
+    made = printed(capsys, "trainer", *TWO_PODS)
     run, runtime = made["TrainJob"]["spec"]["trainer"], made["ClusterTrainingRuntime"]["spec"]
     [step] = runtime["template"]["spec"]["replicatedJobs"]
     [container] = pod_of(step["template"])["containers"]
@@ -379,10 +362,10 @@ def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path):
     assert said == [[rank, 4, rank % 2, 2, 10, f"train-node-0-{rank // 2}"] for rank in range(4)]
 
 
-@pytest.mark.parametrize("words", [["--nnodes", "2", "--nproc-per-node", "2"], ["--nnodes", "1:2"]])
+@pytest.mark.parametrize("words", [TWO_PODS, ["--nnodes", "1:2", "--no-merge-lines"]])
 def test_the_launcher_of_an_mpijob_reaches_its_workers(capsys, tmp_path, words):
     """With the files that the operator mounts, and a fake ssh."""
-    [job] = printed(capsys, "mpijob", *words, "-x", "EPOCHS=3", "--no-merge-lines").values()
+    [job] = printed(capsys, "mpijob", *words, "-x", "EPOCHS=3").values()
     slots = job["spec"]["slotsPerWorker"]
     [container] = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
     script = WHO_IS_THERE.replace("world.init()", 'world.init(); assert os.environ["EPOCHS"]')

@@ -64,10 +64,3 @@ def test_a_host_with_another_key_is_none_of_the_job(tmp_path, port):
     shutil.copy(tmp_path / "other.pub", tmp_path / ".ssh" / "id_rsa.pub")
     done = ssh(tmp_path, port)
     assert done.returncode == 255 and "Host key verification failed" in done.stderr
-
-
-def test_another_key_opens_no_worker(tmp_path, port):
-    make_key(tmp_path / "other")
-    shutil.copy(tmp_path / "other.pub", tmp_path / ".ssh" / "authorized_keys")
-    done = ssh(tmp_path, port)
-    assert done.returncode == 255 and "Permission denied" in done.stderr

@@ -6,7 +6,6 @@ the pod is there, as in a cluster. Only the pods' environment determines the ran
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,11 +16,10 @@ import pytest
 from cluster_programs import PATIENT, WHO_IS_THERE, said_lines
 from cluster_programs import TRAINING as ELASTIC
 from fake_cluster import SECRET, cluster
-from launcher_tools import LIMIT_SECONDS, ROOT, start_command, wait_until, write_script
+from launcher_tools import LIMIT_SECONDS, start_command, wait_until, write_script
 
 pytest.importorskip("tfring.runtime._native")
 
-from tfring.checkpoint import Checkpointer
 from tfring.launch.exit_codes import LOST_PEER
 
 LONG = 300  # the longest time of a step of a test on a busy machine, in seconds
@@ -129,18 +127,6 @@ def test_the_first_pod_comes_last_and_its_name_later(tmp_path):
         assert who_is_there(pods) == [[rank, 3, 0, 1, 6, f"train-{rank}"] for rank in range(3)]
 
 
-def test_each_pod_starts_its_ranks(tmp_path):
-    write_script(tmp_path, WHO_IS_THERE, name="train.py")
-    with cluster(2, tmp_path) as made:
-        job = variables(2, TFRING_POD_SLOTS="2")
-        command = ["tfring", "run", "--no-merge-lines", "python", "train.py"]
-        pods = [made.start(1, command, **job), made.start(0, command, **job)]
-        assert wait_until(lambda: made.asked(0) >= 4, LONG)
-        made.publish(0)
-        ranks = [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
-        assert who_is_there(pods) == ranks
-
-
 def test_a_pod_that_waits_is_replaced_on_another_machine(tmp_path):
     write_script(tmp_path, WHO_IS_THERE, name="train.py")
     with cluster(4, tmp_path) as made:
@@ -196,27 +182,6 @@ def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
         assert {one["first"] for one in said(training, "done")} == {step}
 
 
-@pytest.mark.slow
-def test_sigterm_in_fit_is_no_success_and_training_goes_on(tmp_path):
-    """With the program of the example, in a job of a fixed size."""
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("needs TensorFlow")
-    checkpoints = Checkpointer(str(tmp_path / "checkpoints"))
-    program = str(ROOT / "examples" / "kubernetes" / "train.py")
-    arguments = [program, str(tmp_path / "checkpoints"), "--epochs", "100000"]
-    command = ["tfring", "run", "--stop-timeout", "120", "python", *arguments]
-    job = variables(2, TFRING_STOPPED_EXIT_CODE="75", TFRING_POD_SLOTS="1")
-    reached = 0
-    with cluster(2, tmp_path) as made:
-        made.publish(0)
-        for asked in (1, 0):
-            pods = [made.start(index, command, **job) for index in range(2)]
-            assert wait_until(lambda more=reached: newest_step(checkpoints) > more, LONG)
-            pods[asked].send_signal(signal.SIGTERM)
-            ends_of(pods, codes=(75,))
-            reached = newest_step(checkpoints)
-
-
 def test_an_elastic_pod_is_taken_away_and_another_comes(tmp_path):
     write_script(tmp_path, LEAVING, name="train.py")
     options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-endpoint", "train-0.train"]
@@ -247,11 +212,6 @@ def test_an_elastic_pod_is_taken_away_and_another_comes(tmp_path):
         ends_of([first, again])
 
 
-def newest_step(checkpoints):
-    found = checkpoints.latest()
-    return 0 if found is None else found.step
-
-
 def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
     """The kernel does not deliver a signal to process 1 without a handler."""
     if os.geteuid() != 0:
@@ -269,16 +229,3 @@ def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
     finally:
         job.kill()
         job.communicate()
-
-
-@pytest.mark.slow
-def test_elastic_pods_whose_first_does_not_know_its_own_name_yet(tmp_path):
-    """The pod that has to serve the others learns this only when it has a name."""
-    write_script(tmp_path, WHO_IS_THERE, name="train.py")
-    with cluster(2, tmp_path) as made:
-        options = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-endpoint", "train-0.train"]
-        command = ["tfring", "run", "--start-timeout", "300", *options, "python", "train.py"]
-        pods = [made.start(index, command, TFRING_SECRET=SECRET) for index in range(2)]
-        assert wait_until(lambda: made.asked(0) >= 8, LONG)
-        made.publish(0)
-        assert [one[:2] for one in who_is_there(pods)] == [[0, 2], [1, 2]]

@@ -85,21 +85,15 @@ def write(self, file, fill):
 
 folders.LocalFolder.write = write
 x, y = np.ones((32, 2), np.float32), np.ones((32, 1), np.float32)
-if sys.argv[2] == "elastic":
-    hvd.elastic.fit(model, (x, y), epochs=3, policy=8, verbose=0, checkpoint=folder)
-else:
-    model.fit(x, y, epochs=3, batch_size=8, verbose=0,
-              callbacks=hvd.fit_callbacks(checkpoint=folder))
+hvd.elastic.fit(model, (x, y), epochs=3, policy=8, verbose=0, checkpoint=folder)
 report(f"end.{hvd.rank()}.of.{hvd.size()}", Checkpointer(folder).latest().step)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["static", "elastic"])
-def test_a_disk_that_is_full_for_a_while_ends_no_rank(tmp_path: Path, kind: str) -> None:
+def test_a_disk_that_is_full_for_a_while_ends_no_rank(tmp_path: Path) -> None:
     path = write_script(tmp_path, FULL, header=REPORT)
-    options = ["--min-np", "1"] if kind == "elastic" else []
-    done = run("-np", 2, *options, sys.executable, path, tmp_path, kind)
+    done = run("-np", 2, "--min-np", 1, sys.executable, path, tmp_path)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         assert (tmp_path / f"end.{rank}.of.2").read_text() == "12\n", done.stderr

@@ -75,11 +75,8 @@ def readme_script(folder):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("run.sbatch", []),
         ("run.sbatch", ["--gpus-per-task=1"]),
-        ("run.sbatch", ["--nodes=1-2", "--ntasks-per-node=2"]),
         ("srun.sbatch", []),
-        ("srun.sbatch", ["--gpus-per-task=0"]),
         ("README.md", []),
     ],
 )
@@ -91,25 +88,12 @@ def test_slurm_would_run_the_scripts(cluster, tmp_path, name, options):
     assert beyond.returncode != 0, "Slurm looks at the options"
 
 
-def test_commands_in_the_scripts_start_with_their_own_names():
-    for path in sorted(FOLDER.glob("*.sbatch")):
-        commands = re.findall(r"^#   (sbatch .*)$", path.read_text(), re.MULTILINE)
-        assert commands
-        for command in commands:
-            assert f" examples/slurm/{path.name} " in command, command
-
-
 @pytest.mark.parametrize("name", ["run.sbatch", "srun.sbatch", "README.md"])
 @pytest.mark.parametrize(
-    ("code", "lives", "again"), [(75, "", True), (75, "7", True), (0, "", False), (3, "", False)]
+    ("code", "lives", "again"), [(75, "7", True), (3, "", False), (75, "100", False)]
 )
 def test_a_job_is_requeued_after_its_checkpoint_alone(tmp_path, name, code, lives, again):
     assert requeued(tmp_path, name, code, lives) == again
-
-
-@pytest.mark.parametrize("name", ["run.sbatch", "srun.sbatch", "README.md"])
-def test_a_job_is_not_requeued_for_ever(tmp_path, name):
-    assert not requeued(tmp_path, name, 75, "100")
 
 
 def requeued(folder, name, code, lives):
@@ -127,17 +111,6 @@ def requeued(folder, name, code, lives):
     done = finish(["bash", str(path), "python", "train.py"], **variables)
     assert done.returncode == code, done.stderr
     return (folder / "requeued").exists() and (folder / "requeued").read_text() == "requeue 7\n"
-
-
-@pytest.mark.parametrize("mpi", ["none", "pmi2", "pmix"])
-def test_ranks_meet_whatever_mpi_srun_offers(cluster, tmp_path, mpi):
-    path = write_script(tmp_path, WHO_IS_THERE)
-    step = ("srun", "--nodes=2", "--ntasks-per-node=2", f"--mpi={mpi}")
-    if "Unable to load any plugin" in (tried := cluster.run(*step, "true").stderr):
-        pytest.skip(f"apt-get install libpmix-dev, which Slurm's plug-in opens: {tried}")
-    done = cluster.run(*step, sys.executable, path, **PATIENT)
-    assert done.returncode == 0, done.stderr
-    assert sorted(map(json.loads, done.stdout.splitlines())) == ON_TWO_HOSTS
 
 
 def test_tfring_run_needs_no_options_in_an_allocation(cluster, tmp_path):
@@ -161,17 +134,9 @@ def gpus_of_ranks(cluster, folder, script, options, program):
     return {int(rank): (host, gpus.split(",")) for rank, host, gpus in lines}
 
 
-def test_srun_gives_each_rank_a_gpu(cluster, tmp_path):
-    found = gpus_of_ranks(cluster, tmp_path, FOLDER / "srun.sbatch", ["--gpus-per-task=1"], [])
-    assert {rank: (host, len(gpus)) for rank, (host, gpus) in found.items()} == {
-        rank: (f"h{rank // 2}", 1) for rank in range(4)
-    }
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        ["--gpus-per-task=1"],
         ["--gres=gpu:2"],
         ["--gpus=4"],  # Slurm may give three to one host and one to the other
         ["--gpus-per-task=1", "--cpus-per-task=2", "--mem-per-cpu=100", "--gpu-bind=single:1"],

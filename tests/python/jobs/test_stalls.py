@@ -12,7 +12,8 @@ from launcher_tools import REPORT, run, write_script
 native = pytest.importorskip("tfring.runtime._native")
 
 # Lines are found by the comments at their ends.
-DIFFERENT_LINES = """
+DIFFERENT_CALLS = """
+import json
 import tensorflow as tf
 import tfring as hvd
 
@@ -72,25 +73,6 @@ else:
     hvd.barrier()
     assert hvd.allgather_object(rank) == [0, 1]
     assert float(tf.function(lambda: hvd.allreduce(2.0))()) == 1.5
-report(f"end.{rank}", "ok")
-"""
-
-
-def test_calls_without_a_name_on_different_lines_are_not_paired(tmp_path: Path) -> None:
-    path = write_script(tmp_path, DIFFERENT_LINES, header=REPORT)
-    done = run("-np", 2, sys.executable, path, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1"}
-
-
-CIRCLE = """
-import json
-import numpy as np
-import tensorflow as tf
-import tfring as hvd
-
-hvd.init()
-rank = hvd.rank()
 
 
 @tf.function(jit_compile=True)
@@ -113,8 +95,9 @@ except tf.errors.OpError as error:
 """
 
 
-def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path) -> None:
-    path = write_script(tmp_path, CIRCLE, header=REPORT)
+def test_calls_that_do_not_fit_are_told_where(tmp_path: Path) -> None:
+    """Calls without a name on different lines are not paired; circles end the job."""
+    path = write_script(tmp_path, DIFFERENT_CALLS, header=REPORT)
     limits = {"TFRING_STALL_SHUTDOWN_TIME_SECONDS": "5", "TFRING_STALL_CHECK_TIME_SECONDS": "4"}
     done = run("-np", 2, sys.executable, path, tmp_path, **limits)
     lines = Path(path).read_text().splitlines()

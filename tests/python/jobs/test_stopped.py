@@ -16,12 +16,10 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import (
-    AS_ROOT,
     LIMIT_SECONDS,
     REPORT,
     alive,
     environment,
-    open_mpi_command,
     pids_in,
     run_command,
     wait_until,
@@ -68,16 +66,16 @@ def state(pid: int) -> str:
 class Job:
     """A job of two ranks that runs steps until it is told to end."""
 
-    def __init__(self, folder: Path, launcher: list[str], **more: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = write_script(folder, SCRIPT, header=REPORT)
         self.process = subprocess.Popen(
-            [*launcher, "-np", "2", sys.executable, path, str(folder)],
+            run_command("-np", 2, sys.executable, path, folder),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env=environment(**HEARTBEATS, **more),
+            env=environment(**HEARTBEATS),
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGTSTP, signal.SIG_DFL),
         )
@@ -101,12 +99,9 @@ class Job:
         assert "lost" not in err
 
 
-@pytest.fixture(params=["tfring run", "mpirun"])
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
-    under_mpi = request.param == "mpirun"
-    started = (
-        Job(tmp_path, open_mpi_command(), **AS_ROOT) if under_mpi else Job(tmp_path, run_command())
-    )
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    started = Job(tmp_path)
     yield started
     if started.process.poll() is None:
         for pid in [*started.pids, started.process.pid]:

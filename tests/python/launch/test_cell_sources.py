@@ -1,8 +1,6 @@
 """Source lines that no file holds, for the tracebacks of ranks."""
 
 import linecache
-import pickle
-import traceback
 
 import pytest
 
@@ -39,23 +37,3 @@ def test_the_newest_if_there_are_too_many(monkeypatch):
     for name in ("<1>", "<2>", "<3>"):
         remember(name, "12345")
     assert cell_sources.collect() == {"<3>": "12345", "<2>": "12345"}
-
-
-def test_functions_keep_the_name_of_their_cell():
-    """Also those in them, and what they have captured."""
-    space = {}
-    text = "def f(x):\n    y = 1\n    def g():\n        return (x, y)\n    return g\n"
-    exec(compile(text, "<cell 3>", "exec"), space)
-    sent = pickle.loads(cell_sources.dumps(space["f"], "f", ""))
-    assert sent.__code__.co_filename == sent(2).__code__.co_filename == "<cell 3>"
-    assert sent(2)() == (2, 1)
-
-
-def test_a_traceback_with_lines_from_elsewhere():
-    cell_sources.install({"<cell 7>": "def f():\n    raise ValueError(1)  # why\n"})
-    space = {}
-    exec(compile("def f():\n    raise ValueError(1)\n", "<cell 7>", "exec"), space)
-    with pytest.raises(ValueError, match="1") as caught:
-        space["f"]()
-    text = "".join(traceback.format_exception(caught.value))
-    assert "raise ValueError(1)  # why" in text

@@ -143,20 +143,12 @@ def test_what_most_need_stands_first():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_an_option_behind_the_program_is_noticed(capsys):
-    said = refused(capsys, "run", "python", "hello.py", "-np", "2")
-    write = "Write: tfring run -np 2 python hello.py\n"
-    assert said == f"tfring run: -np 2 stands behind the program and went to it. {write}"
-
-
 @pytest.mark.parametrize(
     ("words", "noticed"),
     [
         ("-np 1 python a.py -H a:1,b:1", True),
         ("-np 1 python a.py -np 4", False),  # the program has such an option
         ("-np 1 -- python a.py -H a:1", False),
-        ("-np 1 ssh -H a:1", False),
-        ("-np 1 python a.py --report", False),
         ("--min-np 1 python a.py -np 2", True),
     ],
 )

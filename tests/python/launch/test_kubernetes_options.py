@@ -15,7 +15,7 @@ from run_options import refused
 
 from tfring.launch.cli import main, parser_of
 from tfring.launch.kubernetes.kinds import MAKERS
-from tfring.launch.kubernetes.options import Shape, request_of
+from tfring.launch.kubernetes.options import request_of
 from tfring.launch.kubernetes.pods import STOPPED
 
 IMAGE = ("--image", "registry.example.com/train:1")
@@ -23,17 +23,6 @@ IMAGE = ("--image", "registry.example.com/train:1")
 
 def request(*words, kind="indexed", command=("python", "train.py")):
     return request_of(parser_of("manifest").parse_args(["--kind", kind, *IMAGE, *words, *command]))
-
-
-@pytest.mark.parametrize(
-    ("words", "pods", "least", "slots"),
-    [
-        (["--nnodes", "3"], 3, 3, 1),
-        (["--nnodes", "2:4", "--nproc-per-node", "8"], 4, 2, 8),
-    ],
-)
-def test_pods_and_their_ranks(words, pods, least, slots):
-    assert request(*words).shape == Shape(pods, least, slots)
 
 
 def test_what_the_pods_get_to_know(monkeypatch):
@@ -61,16 +50,6 @@ def test_what_the_pods_get_to_know(monkeypatch):
     assert found.flags == ("--horovod", "--print-ranks", "0-1,3")
     assert found.claims == (("one", "/a"), ("two", "/b"))
     assert found.stop_seconds == 50 < found.grace_seconds
-
-
-def test_options_of_a_file(tmp_path):
-    pytest.importorskip("yaml")
-    path = tmp_path / "job.yaml"
-    path.write_text("nnodes: 3\njob-name: mine\nbind-to: core\n")
-    words = ["--config-file", str(path), *IMAGE, "--bind-to", "none", "python", "train.py"]
-    parsed = parser_of("manifest").parse_args(words)
-    found = request_of(parsed)
-    assert (found.shape.pods, found.name, found.flags) == (3, "mine", ())
 
 
 @pytest.mark.parametrize(
@@ -113,15 +92,6 @@ def test_what_is_refused(words, says, capsys):
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "AUTHOR", "KEYS"])
 def test_variables_that_are_no_secrets(name):
     assert request("--nnodes", "2", "-x", f"{name}=4").variables[name] == "4"
-
-
-def test_runtimes_of_two_namespaces_are_two():
-    names = set()
-    for words in ([], ["--namespace", "a"], ["--namespace", "b"]):
-        runtime, job = MAKERS["trainer"](request("--nnodes", "2", *words, kind="trainer"))
-        names.add(runtime["metadata"]["name"])
-        assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
-    assert names == {"train-runtime", "a-train-runtime", "b-train-runtime"}
 
 
 def test_probes_of_workers_know_the_heartbeats():

@@ -83,21 +83,6 @@ def test_killed_agents_leave_nobody(tmp_path, above, where):
     assert why in said["first_failure"]["reason"], errors
 
 
-def test_killed_launcher_is_named_in_the_exit_report(tmp_path):
-    path = script(tmp_path, FAMILY)
-    report = tmp_path / "report.json"
-    job = start("-np", 2, "--exit-report", report, sys.executable, path, tmp_path)
-    pids = pids_in(tmp_path, 8)
-    assert json.loads(report.read_text())["state"] == "running"
-    job.kill()
-    job.communicate(timeout=LIMIT_SECONDS)
-    assert gone(pids.values())
-    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 60)
-    said = json.loads(report.read_text())
-    assert "SIGKILL" in said["explanation"]
-    assert [(r["pid"], r["signal"]) for r in said["ranks"]] == [(pids[str(r)], 15) for r in (0, 1)]
-
-
 def test_agent_that_stands_still_ends_after_the_launcher(tmp_path):
     job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
     pids = pids_in(tmp_path, 8)
@@ -116,28 +101,6 @@ def test_agent_that_stands_still_is_killed_when_the_job_is_to_end(tmp_path):
     job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 255
     assert gone(pids.values())
-
-
-def test_signals_of_a_scheduler_to_all_processes_leave_the_ranks_time(tmp_path):
-    """As scancel does, SIGTERM goes to the launcher, the agents and the ranks."""
-    path = script(
-        tmp_path,
-        """
-    def stop(*_):
-        time.sleep(3)
-        print("checkpoint written", flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, stop)
-    report(f"pid.{rank}", os.getpid())
-    time.sleep(300)
-    """,
-    )
-    job = start("-np", 1, sys.executable, path, tmp_path)
-    pid = pids_in(tmp_path, 1)["0"]
-    for each in (parent(pid), job.pid, pid):
-        os.kill(each, signal.SIGTERM)
-    out, _ = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 75 and "checkpoint written" in out
 
 
 def test_launcher_that_stands_still_loses_other_hosts(tmp_path):
@@ -175,19 +138,6 @@ def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
     job.send_signal(signal.SIGTSTP)
     assert not wait_until(lambda: not alive(pid), 9.0)
     job.send_signal(signal.SIGCONT)
-    (tmp_path / "go").touch()
-    _, errors = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0, errors
-
-
-def test_a_host_that_is_silent_for_a_while_is_not_lost(tmp_path):
-    path = script(tmp_path, WAITS)
-    job = start("-H", "127.0.0.2:1", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
-    pid = pids_in(tmp_path, 1)["0"]
-    agent = parent(pid)
-    os.kill(agent, signal.SIGSTOP)
-    assert not wait_until(lambda: not alive(pid), 9.0)
-    os.kill(agent, signal.SIGCONT)
     (tmp_path / "go").touch()
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors

@@ -12,6 +12,7 @@ from tfring.launch.output.merger import (
     MAX_HELD_LINES,
     MERGE_SECONDS,
     PARTIAL_SECONDS,
+    TAKEOVER_SECONDS,
     OutputMerger,
 )
 
@@ -124,13 +125,6 @@ def test_each_ranks_lines_stay_in_order():
     assert len(lines) < 9 and "0-1| b" in lines
 
 
-def test_blank_and_repeated_lines_are_merged_one_by_one():
-    job = Job(2)
-    for rank in (0, 1):
-        job.write(rank, "x\n\nx\n")
-    assert job.text == "0-1| x\n0-1| \n0-1| x\n"
-
-
 def test_progress_bars_and_prompts_do_not_wait_nor_what_is_before_them():
     job = Job(2)
     job.write(0, "name?\n> ")
@@ -192,34 +186,6 @@ def test_what_waits_is_bounded():
     assert len(job.end().splitlines()) == 5 * MAX_HELD_LINES
 
 
-class CountingFile(io.BytesIO):
-    """A terminal that counts its writes."""
-
-    writes = 0
-
-    def write(self, data):
-        self.writes += 1
-        return super().write(data)
-
-
-def test_many_lines_are_written_together():
-    """A chunk is not handled line by line once there are more lines than can be compared."""
-    job = Job(2)
-    job.out = file = CountingFile()
-    job.begun = 0
-    job.merger = OutputMerger(file, file)
-    job.streams = [job.merger.add(rank, "stdout") for rank in range(2)]
-    lines = [f"{number} ".ljust(99, "x") + "\n" for number in range(600)]
-    for _ in range(10):
-        for rank in (0, 1):
-            job.write(rank, "".join(lines))
-    before, shown = file.writes, file.tell()
-    for rank in (0, 1):
-        job.write(rank, "".join(lines))
-    assert file.writes - before == 2
-    assert job.text[shown:] == "".join(f"{r}| {x}" for r in (0, 1) for x in lines)
-
-
 @pytest.mark.parametrize("pouring", [1, 8])
 def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
     job = Job(9)
@@ -239,15 +205,6 @@ def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
     for rank in range(9):
         job.write(rank, "again\n")  # there is time to compare lines again
     assert job.text.endswith("0-8| again\n")
-
-
-def test_equal_lines_of_many_ranks_are_not_many_lines():
-    job = Job(64)
-    text = "".join(f"{number}\n" for number in range(MAX_HELD_LINES // 2))
-    for rank in range(64):
-        job.write(rank, text)
-    shown = "".join(f"0-63| {number}\n" for number in range(500))
-    assert job.text == shown
 
 
 def test_no_part_of_lines_is_lost_however_they_come():
@@ -276,27 +233,106 @@ def test_no_part_of_lines_is_lost_however_they_come():
         ]
 
 
-def test_ranks_that_write_much_lose_nothing(tmp_path):
-    script = write_script(
-        tmp_path,
-        """
-        import os
-        rank = os.environ["TFRING_X_RANK"]
-        for number in range(40000):
-            print(rank, number, "x" * 90)
-        """,
-    )
-    done = finish(
-        [sys.executable, "-m", "tfring", "run", "-np", "2", sys.executable, script],
-    )
-    assert done.returncode == 0, done.stderr
-    # Until the second rank writes, lines are those of the first.
-    first = f"{done.stdout[0]}| "
-    lines = [x if x[1:].startswith("| ") else first + x for x in done.stdout.splitlines()]
-    for rank in range(2):
-        # A line whose end is late may have been cut by one of the other rank.
-        written = "".join(x.removeprefix(f"{rank}| ") for x in lines if x.startswith(f"{rank}| "))
-        assert written == "".join(f"{rank} {number} {'x' * 90}" for number in range(40000))
+# The output of two ranks, and the terminal. Rank 0 writes to stdout, rank 1 to stderr.
+# Numbers: so many seconds pass. END: the stream ends.
+TICK, TAKEOVER, END = PARTIAL_SECONDS, TAKEOVER_SECONDS, object()
+MERGED = {
+    "complete lines": (
+        [(0, b"one\ntw"), (1, b"bad\r\n"), (0, b"o\n")],
+        "0| one\n1| bad\r\n0| two\n",
+    ),
+    "a progress bar that returns first": (
+        [(0, b"\r0/2"), (0, TICK), (0, b"\r1/2"), (0, TICK), (0, b"\r2/2"), (0, TICK), (0, b"\n")],
+        "0| 0/2\r0| 1/2\r0| 2/2\n",
+    ),
+    "a progress bar that returns last": (
+        [(0, b"1/2\r2/2\r"), (0, b"done\n")],
+        "0| 1/2\r0| 2/2\r0| done\n",
+    ),
+    "a line of another rank during a progress bar": (
+        [(0, b"\r1/2"), (0, TICK), (1, b"warning\n"), (0, b"\r2/2\n")],
+        "0| 1/2\n1| warning\n0| 2/2\n",
+    ),
+    "an unfinished line, which is continued without a second prefix": (
+        [(0, b"Epoch 1: "), (0, TICK), (0, b"done\n")],
+        "0| Epoch 1: done\n",
+    ),
+    "a second bar, which waits for the first one": (
+        [(0, b"\ra"), (0, TICK), (1, b"\rb"), (0, TICK), (0, TAKEOVER)],
+        "0| a\n1| b",
+    ),
+    "a character in two pieces": (
+        [(0, b"x\xe2\x98"), (0, TICK), (0, b"\x83\n")],
+        "0| x\u2603\n",
+    ),
+    "a last line without an end": (
+        [(0, b"bye"), (0, END), (1, b"me too\n")],
+        "0| bye\n1| me too\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_output(name):
+    events, text = MERGED[name]
+    file = io.BytesIO()
+    merger = OutputMerger(file, file, merge_lines=False)
+    streams = [merger.add(0, "stdout"), merger.add(1, "stderr")]
+    now = 0.0
+    for rank, event in events:
+        if isinstance(event, float):
+            now += event
+            merger.tick(now)
+        elif event is END:
+            merger.finish(streams[rank])
+        else:
+            merger.feed(streams[rank], event, now)
+    assert file.getvalue().decode() == text
+
+
+# As TensorFlow 2.21 and 2.17 print them; the last line of the first part begins without a level.
+INFO_LINES = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795293746.558261   20330 port.cc:153] oneDNN custom operations are on. You may see ...
+I0000 00:00:1795293746.612440   20330 cpu_feature_guard.cc:227] This TensorFlow binary is optimized
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the ...
+2026-05-02 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+E0000 00:00:1795293749.493645   20371 cuda_dnn.cc:8579] Unable to register cuDNN factory: \
+Attempting to register factory for plugin cuDNN when one has already been registered
+2026-05-02 10:00:00.123456: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:479] Unable \
+to register cuFFT factory: ... when one has already been registered
+W0000 00:00:1795293749.493645   20371 computation_placer.cc:177] computation placer already \
+registered.
+2026-05-02 10:00:00.123456: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT \
+Warning: Could not find TensorRT
+"""
+OTHER_LINES = b"""\
+W0000 00:00:1795293749.493644   20371 local_rendezvous.cc:412] Local rendezvous is aborting
+E0000 00:00:1795293749.493645   20371 cuda_dnn.cc:477] Could not create cudnn handle
+2026-05-02 10:00:00.123456: W tensorflow/core/framework/op_kernel.cc:1]  OP_REQUIRES failed
+WARNING:tensorflow:from Python
+I1121 20:15:00.123456 139 train.py:40] what the program logs
+INFO: the program's own
+"""
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_what_tensorflow_always_logs_is_printed_if_asked_for(wanted):
+    out, err = io.BytesIO(), io.BytesIO()
+    merger = OutputMerger(out, err, tensorflow_info=wanted, merge_lines=False)
+    streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
+    for stream in streams:
+        merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
+        merger.finish(stream)
+
+    def shown(rank, name):
+        prefix = f"{rank}| ".encode()
+        lines = (out if name == "stdout" else err).getvalue().splitlines(keepends=True)
+        return b"".join(x.removeprefix(prefix) for x in lines if x.startswith(prefix))
+
+    assert shown(0, "stdout") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
+    for rank in (0, 1):
+        assert shown(rank, "stderr") == (INFO_LINES if wanted else b"") + OTHER_LINES
 
 
 def test_a_job(tmp_path):

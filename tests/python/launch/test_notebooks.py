@@ -131,26 +131,6 @@ def test_interrupting_the_kernel_ends_the_ranks(tmp_path):
     assert book.printed[2] == "next\n"
 
 
-def test_a_second_interrupt_kills_ranks_that_do_not_end(tmp_path):
-    cells = [
-        WAITING,
-        """
-        def stubborn():
-            import signal
-
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            wait()
-
-        tfring.run(stubborn, np=2)
-        """,
-    ]
-    interrupt = notebooks.Notebook.interrupt
-    on = {"BEGUN": interrupt, "a second one kills them at once": interrupt}
-    book = notebooks.Notebook(cells, tmp_path, on).run()
-    assert "KeyboardInterrupt" in book.errors[1].splitlines()[-1]
-    assert not any(tools.alive(pid) for pid in pids_in(book.printed[1]))
-
-
 def test_no_rank_outlives_a_kernel_that_was_killed(tmp_path):
     book = notebooks.Notebook([WAITING, "run()"], tmp_path, {"BEGUN": notebooks.Notebook.kill})
     with pytest.raises(Exception, match="died"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from launcher_tools import (
@@ -51,27 +49,6 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
     assert json.loads(report.read_text())["restarts"] == 2
     told = [json.loads(line) for line in events.read_text().splitlines()]
     assert [one["restart"] for one in told if one["event"] == "restart"] == [1, 2]
-
-
-def test_the_report_of_a_killed_launcher_counts_restarts(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    if life == 0:
-        sys.exit(3)
-    report(f"pid.{rank}", os.getpid())
-    time.sleep(300)
-    """,
-    )
-    report = tmp_path / "report.json"
-    job = start(
-        "-np", 1, "--max-restarts", 1, "--exit-report", report, sys.executable, path, tmp_path
-    )
-    pids_in(tmp_path, 1)
-    job.kill()
-    job.communicate(timeout=LIMIT_SECONDS)
-    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 60)
-    assert json.loads(report.read_text())["restarts"] == 1
 
 
 def test_a_line_in_the_files_of_output_begins_another_life(tmp_path):
@@ -160,27 +137,6 @@ def test_a_rank_that_ended_in_good_order_is_no_restart(tmp_path):
     path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(75)")
     done = run("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path)
     assert done.returncode == 75 and "start again" not in done.stderr
-
-
-def test_a_killed_rank_counts_and_the_others_get_time(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    def leave(*_):
-        report(f"left.{rank}", life)
-        sys.exit(1)
-    signal.signal(signal.SIGTERM, leave)
-    report(f"pid.{rank}" if life == 0 else f"again.{rank}", os.getpid())
-    if life == 0:
-        time.sleep(300)
-    """,
-    )
-    job = start("-np", 2, "--max-restarts", 1, sys.executable, path, tmp_path)
-    os.kill(pids_in(tmp_path, 2)["1"], signal.SIGKILL)
-    _, errors = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0, errors
-    assert (tmp_path / "left.0").exists() and "ended with signal 9 (SIGKILL)" in errors
-    assert {path.name for path in Path(tmp_path).glob("again.*")} == {"again.0", "again.1"}
 
 
 def test_restarts_that_make_no_sense(tmp_path):

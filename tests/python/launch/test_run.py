@@ -14,7 +14,6 @@ from launcher_tools import (
     LIMIT_SECONDS,
     alive,
     environment,
-    fake_ssh,
     finish,
     pids_in,
     run,
@@ -60,12 +59,6 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(tmp_path):
     assert done.stdout.split("|")[-1].split() == ["512", "512"]
 
 
-def test_every_job_has_its_own_secret(tmp_path):
-    path = script(tmp_path, "\n    print(os.environ['TFRING_SECRET'])\n")
-    secrets = {run("-np", 1, sys.executable, path, tmp_path).stdout for _ in range(2)}
-    assert len(secrets) == 2
-
-
 def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_path):
     path = script(
         tmp_path,
@@ -93,11 +86,6 @@ def test_rank_that_ends_well_ends_nobody_else(tmp_path):
     assert done.returncode == 0 and "1| end 1" in done.stdout
 
 
-def test_command_that_does_not_exist():
-    done = run("-np", 2, "/no/such/program")
-    assert done.returncode == 127 and "cannot start /no/such/program" in done.stderr
-
-
 def test_a_command_whose_name_is_no_text():
     command = [*run_command("-np", 1), b"/no/such/\xff"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
@@ -117,54 +105,30 @@ JOINS = "import tfring; tfring.init()"
 
 
 @pytest.mark.parametrize(
-    ("options", "program", "more", "code", "told"),
+    ("options", "program", "more", "told"),
     [
-        (["-np", 2], "pass", {}, 0, "needs --horovod. A program"),
-        (["-np", 2, "--horovod"], "pass", {}, 0, "not ranks of one job. A program"),
-        (["-np", 2], JOINS, {}, 0, ""),
-        (["-np", 2], JOINS, {"TFRING_RECORD": "0"}, 0, ""),
-        (["-np", 2], JOINS, {"TFRING_X_ELASTIC_WORKER": "1"}, 0, ""),  # of a worker that starts it
-        (["-np", 1], "pass", {}, 0, ""),
-        (["-np", 2], "raise SystemExit(3)", {}, 3, ""),
+        (["-np", 2], "pass", {}, "needs --horovod. A program"),
+        (["-np", 2], JOINS, {}, ""),
+        (["-np", 2], JOINS, {"TFRING_X_ELASTIC_WORKER": "1"}, ""),  # of a worker that starts it
     ],
 )
-def test_a_job_that_no_rank_has_joined_is_told_so(options, program, more, code, told):
+def test_a_job_that_no_rank_has_joined_is_told_so(options, program, more, told):
     """Each rank trained its own model, perhaps because the script is for Horovod."""
     done = run(*options, sys.executable, "-c", program, **more)
-    assert done.returncode == code
+    assert done.returncode == 0
     assert ("no process called tfring.init()" in done.stderr) == bool(told), done.stderr
     assert told in done.stderr
 
 
-def test_nothing_of_a_long_output_is_lost(tmp_path):
-    path = script(tmp_path, "\n    for i in range(20000): print(rank, i)\n")
-    done = run("-np", 2, sys.executable, path, tmp_path, PYTHONUNBUFFERED="")
-    lines = done.stdout.splitlines()
-    for rank in range(2):
-        # Compared without line ends: a line that a slow rank writes in two parts is shown in two.
-        prefix = f"{rank}| "
-        own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-        assert "".join(own) == "".join(f"{rank} {i}" for i in range(20000))
-
-
-def test_output_files(tmp_path):
-    path = script(tmp_path, "\n    print('out', rank)\n    print('err', rank, file=sys.stderr)\n")
-    folder = tmp_path / "logs"
-    run("-np", 2, "--output-filename", folder, sys.executable, path, tmp_path)
-    assert (folder / "rank.1" / "stdout").read_text() == "out 1\n"
-    assert (folder / "rank.0" / "stderr").read_text() == "err 0\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_reach_the_ranks(tmp_path, number):
+def test_signals_reach_the_ranks(tmp_path):
+    number = signal.SIGTERM
     path = script(
         tmp_path,
         """
     def stop(number, frame):
         print("got", number, flush=True)
         sys.exit(0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+    signal.signal(signal.SIGTERM, stop)
     report(f"pid.{rank}", os.getpid())
     time.sleep(60)
     """,
@@ -237,17 +201,6 @@ def test_failed_rank_leaves_no_orphans(tmp_path):
     job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 137
     assert not any(alive(pid) for pid in pids.values())
-
-
-@pytest.mark.parametrize("where", [("-np", 2), ("-H", "127.0.0.2:1,127.0.0.3:1")])
-def test_killed_launcher_leaves_no_orphans(tmp_path, where):
-    path = script(tmp_path, FAMILY)
-    job = start(*where, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
-    pids = pids_in(tmp_path, 8)
-    assert all(alive(pid) for pid in pids.values())
-    job.kill()
-    job.communicate(timeout=LIMIT_SECONDS)
-    assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
 
 
 def test_closed_output_ends_the_job(tmp_path):

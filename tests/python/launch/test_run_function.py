@@ -147,18 +147,3 @@ def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch
         with pytest.raises(RuntimeError, match="Rank 1 failed") as failed:
             server.results(2, 1)
         assert isinstance(failed.value.__cause__, ValueError)
-
-
-@pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])
-def test_server_listens_where_other_hosts_can_reach_it(monkeypatch, hosts):
-    """Also if all ranks run on one remote host."""
-    seen = []
-
-    def open_rendezvous(interface, towards):
-        seen.append((interface, towards))
-        raise OSError("far enough")
-
-    monkeypatch.setattr(function, "open_rendezvous", open_rendezvous)
-    with pytest.raises(OSError, match="far enough"):
-        function.run(len, hosts=hosts, num_proc=2)
-    assert seen == [(None, "192.0.2.7")]

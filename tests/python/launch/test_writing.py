@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -23,11 +22,10 @@ from launcher_tools import (
 )
 from launcher_tools import write_script as write
 
-from tfring.launch.output.files import RankFiles, RotatingFile
+from tfring.launch.output.files import RankFiles
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.launch.output.writer import BackgroundWriter, Descriptor, QueuedFile
-from tfring.runtime.texts.ranks import parse_ranks, rank_ranges
 
 
 class Gate:
@@ -95,17 +93,6 @@ def test_output_that_a_full_disk_has_lost_is_told_on_the_error_output(tmp_path):
         )
 
 
-def test_what_was_left_out_at_the_end_is_told():
-    gate, writer = Gate(), BackgroundWriter(most_waiting=10)
-    file = QueuedFile(writer, gate, "FILE")
-    for _ in range(4):
-        file.write(b"123456\n")
-        file.flush()
-    assert "3 lines of FILE left out" in file.left_out()
-    gate.open.set()
-    assert writer.close()
-
-
 class Disk:
     """A disk that is full now and then; it writes a part before the error."""
 
@@ -165,37 +152,9 @@ def test_a_pipe_that_somebody_has_made_non_blocking_loses_nothing():
     os.close(write_end)
 
 
-def test_files_are_put_aside_when_they_are_long(tmp_path):
-    path = tmp_path / "stdout"
-    file = RotatingFile(path, most_bytes=10, kept=2)
-    draw, written = random.Random(3), b""
-    for number in range(40):
-        line = b"%d %s\n" % (number, b"x" * draw.randint(0, 4))
-        written += line
-        cut = draw.randint(0, len(line))
-        file.write(line[:cut])
-        file.write(line[cut:])
-    file.close()
-    names = [tmp_path / "stdout.2", tmp_path / "stdout.1", path]
-    assert sorted(tmp_path.iterdir()) == sorted(names)
-    kept = b"".join(name.read_bytes() for name in names)
-    assert written.endswith(kept) and kept
-    for name in names[:2]:
-        assert name.read_bytes().endswith(b"\n") and name.stat().st_size <= 10 + 8
-
-
-def test_none_is_put_aside_where_none_is_kept(tmp_path):
-    file = RotatingFile(tmp_path / "f", most_bytes=4, kept=0)
-    for _ in range(5):
-        file.write(b"abc\n")
-    file.close()
-    assert [p.name for p in tmp_path.iterdir()] == ["f"]
-    assert (tmp_path / "f").read_bytes() == b"abc\n"
-
-
 def test_files_of_ranks_have_folders_in_order(tmp_path):
     writer = BackgroundWriter()
-    files = RankFiles(writer, tmp_path, 12, 0.0, 3)
+    files = RankFiles(writer, tmp_path, 12)
     for rank in (3, 11):
         files.add(rank)
         files.write(rank, "stderr", b"%d\n" % rank)
@@ -215,13 +174,6 @@ def test_ranks_that_are_left_out_are_not_waited_for():
     assert out.getvalue() == b"0,2| same\n"
     for stream in streams:
         merger.finish(stream)
-
-
-def test_ranges_of_ranks():
-    assert parse_ranks("0,3-5") == {0, 3, 4, 5} == parse_ranks(rank_ranges([5, 4, 3, 0]))
-    for text in ("", "a", "1-", "-1", "3-1", "1,,2", "0-99999999999"):
-        with pytest.raises(ValueError):
-            parse_ranks(text)
 
 
 def test_printed_ranks_and_files_of_all(tmp_path):

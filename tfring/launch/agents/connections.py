@@ -121,7 +121,7 @@ class Connections:
     def _close(self, host: Host) -> None:
         for fd in self._watched(host):
             self._selector.unregister(fd)
-        host.close(goodbye=True)
+        host.close()
 
     def _watched(self, host: Host) -> list[int]:
         watched = self._selector.get_map() or {}  # none after its end

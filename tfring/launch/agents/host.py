@@ -9,7 +9,6 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from tfring.launch.agents.processes import kill_marked
@@ -96,10 +95,6 @@ class Host:
         """Has all ranks killed; what becomes of them is not heard any more."""
         self._send("end", 0)
         self.flush()
-
-    def keep_report(self, order: Mapping[str, object]) -> None:
-        """Has the agent of this host finish an exit report if this process is killed."""
-        self._send("report", 0, json.dumps(order).encode())
 
     def hold(self) -> None:
         """Tells the agent that this process will stand still, until tick() is called again."""
@@ -220,14 +215,8 @@ class Host:
             return f"{self._program} could not reach the host, or lost it"
         return f"{self._program} to its host {self.name} ended with {how}"
 
-    def close(self, *, goodbye: bool) -> None:
-        """Ends the connection, upon which the ranks there end; wait() says when, on this host.
-
-        With `goodbye` the agent has no exit report to finish.
-        """
-        if goodbye:
-            self._send("bye", 0)
-            self.flush()
+    def close(self) -> None:
+        """Ends the connection, upon which the ranks there end; wait() says when, on this host."""
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):
                 assert pipe is not None

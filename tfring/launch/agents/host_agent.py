@@ -25,7 +25,6 @@ from tfring.job.environments.elastic import make_memory, memory_variables
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents import protocol
 from tfring.launch.agents.addresses import open_rendezvous
-from tfring.launch.agents.last_words import finish_report
 from tfring.launch.agents.local_rank import LocalRank
 from tfring.launch.agents.processes import kill_orphans, take_orphans
 from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS
@@ -48,7 +47,6 @@ class HostAgent:
     def __init__(self, parent: int) -> None:
         self._parent = parent
         self._ranks: dict[int, LocalRank] = {}
-        self._ended: dict[int, dict[str, Any]] = {}  # what is known of those that are not there
         self._clearing = False  # a rank has ended, and what it has left may still run
         self._input = b""
         self._out = bytearray(GREETING)
@@ -57,7 +55,6 @@ class HostAgent:
         self._lease = self._grace = 0.0
         self._heard = self._looked = self._said = time.monotonic()
         self._kill_at: float | None = None
-        self._report: dict[str, Any] | None = None
         self._memory: tuple[int, ...] = ()  # in which workers of an elastic job keep commits
         self._selector = selectors.DefaultSelector()
         self._wake = protocol.set_up_signals(parent)
@@ -82,8 +79,6 @@ class HostAgent:
             self._check_time()
             if self._clearing:
                 self._clear()
-        if self._report is not None:
-            finish_report(self._report, self._ended)
 
     def _timeout(self) -> float | None:
         if self._clearing:
@@ -165,12 +160,8 @@ class HostAgent:
             self._lease = float(rest)
         elif word == b"grace":
             self._grace = float(rest)
-        elif word == b"report":
-            self._report = json.loads(rest)
         elif word == b"end":
             self._disconnect(0.0)
-        elif word == b"bye":
-            self._report = None
 
     def _send(self, letter: bytes, rank: int, data: bytes) -> None:
         if self._connected:
@@ -241,7 +232,7 @@ class HostAgent:
         environ = {**os.environ, **job["env"]}
         listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"], environ)
         address, port = listener.getsockname()[:2]
-        self._send(b"o", rank, f"tfring-rendezvous {address} {port}\n".encode())
+        self._send(b"s", rank, json.dumps({"rendezvous": [address, port]}).encode())
         job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
         job["env"]["TFRING_RENDEZVOUS_PORT"] = str(port)
         job["env"]["TFRING_X_RENDEZVOUS_FD"] = str(listener.fileno())
@@ -290,7 +281,6 @@ class HostAgent:
             pipe.close()
 
     def _tell_end(self, rank: int, facts: dict[str, Any]) -> None:
-        self._ended[rank] = facts
         self._send(b"x", rank, json.dumps(facts).encode())
 
 

@@ -10,14 +10,12 @@ The launcher writes lines ``WORD RANK REST``:
   the agent regards it as gone. With 0 it sends no more of them, and is gone when the connection
   ends.
 - ``grace 0 SECONDS``: seconds between SIGTERM and SIGKILL for ranks when the launcher is gone.
-- ``report 0 JSON``: the exit report to finish if the launcher is gone without ``bye``.
 - ``end 0``: kills all ranks, and ends the agent.
-- ``bye 0``: the launcher will end the connection, and has written everything itself.
 
 The agent writes the line `GREETING` and then frames: a letter, the rank, the length of the data,
-the data. o is output, for rank 0 first a line with the address at which ranks meet; e error output;
-s what is known of a rank that has started, as JSON: `pid`, `cores`; x how it ended, as JSON: the
-same, `code`, `oom`, and whether the `kernel_log` could be read for that; k nothing, a sign of life.
+the data. o is output; e error output; s what is known of a rank that starts, as JSON: for rank 0
+the `rendezvous` at which ranks meet, then `pid` and `cores`; x how it ended, as JSON: the same,
+`code`, `oom`, and whether the `kernel_log` could be read for that; k nothing, a sign of life.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from pathlib import Path
 
 from tfring.launch.agents.processes import end_with_parent
 
-GREETING = b"tfring-host-agent 3\n"
+GREETING = b"tfring-host-agent 4\n"
 FRAME = struct.Struct(">cII")
 # How often both ends of a connection between hosts give a sign of life.
 KEEPALIVE_SECONDS = 1.0

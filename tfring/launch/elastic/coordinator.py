@@ -13,10 +13,12 @@ from tfring.elastic import keys
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import PrefixStore, Store, StoreError, TCPStore
 from tfring.launch.agents.addresses import own_address
+from tfring.launch.elastic.discovery import DiscoveryScript, Hosts
 from tfring.launch.elastic.options import ElasticOptions
 from tfring.launch.elastic.orders import (
     EndJob,
     Generation,
+    HostsFound,
     KillWorker,
     Note,
     Order,
@@ -256,7 +258,17 @@ class LocalHead(Service):
         except (OSError, StoreError) as error:
             raise UsageError(f"the store of the job cannot be opened: {error}") from None
         super().__init__(self._served, elastic, options.start_timeout, orders.put)
-        if elastic.hosts:
+        self._script: DiscoveryScript | None = None
+        if elastic.script is not None:
+
+            def found(hosts: Hosts) -> None:
+                orders.put(HostsFound(hosts))  # before the workers that start there
+                self.set_hosts(hosts)
+
+            self._script = DiscoveryScript(
+                elastic.script, elastic.slots, found, lambda text: orders.put(Note(text))
+            )
+        elif elastic.hosts:
             self.set_hosts(list(elastic.hosts))
 
     def _listen_at(self) -> str:
@@ -282,7 +294,17 @@ class LocalHead(Service):
         """See `Head.connection`."""
         return host
 
+    def stop(self) -> None:
+        """See `Head.stop`."""
+        super().stop()
+        self._end_script()
+
     def close(self) -> None:
         """See `Head.close`."""
+        self._end_script()
         super().close()
         self._served.close()
+
+    def _end_script(self) -> None:
+        if self._script is not None:
+            self._script.close()

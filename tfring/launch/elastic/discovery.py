@@ -1,27 +1,22 @@
-"""Asks a user's script, again and again, which hosts there are.
-
-The agent of the launcher's host supervises the process that runs it.
-"""
+"""Asks a user's script each second which hosts there are."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
-import sys
-from pathlib import Path
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
 
-from tfring.launch.agents.connections import Connections
-from tfring.launch.agents.host import Host
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import parse_entry
 from tfring.launch.hosts.placement import address_of
 
 Hosts = list[tuple[str, int]]
-# The number of its process among those of the agent: ids of workers begin with 1.
-NUMBER = 0
 _EACH_SECONDS, _LIMIT_SECONDS = 1.0, 10.0
-_PROCESS = str(Path(__file__).with_name("discovery_process.py"))
 _MOST_SHOWN = 300
 
 
@@ -103,51 +98,73 @@ class Discovered:
 
 
 class DiscoveryScript:
-    """Starts the process that runs the script, and takes what it says. Used by one thread."""
+    """A thread that runs the script until `close`.
 
-    def __init__(self, connections: Connections, command: str, slots: int | None) -> None:
-        self._connections = connections
+    In it `on_hosts` gets the hosts when they have changed, and `on_note` texts for the user.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        slots: int | None,
+        on_hosts: Callable[[Hosts], None],
+        on_note: Callable[[str], None],
+    ) -> None:
         self._command = command
         self._discovered = Discovered(slots)
-        self._output = b""
-        self._host: Host | None = None  # whose agent runs the process
-        self.start_at = 0.0  # when it is started again, if it does not run
+        self._on_hosts, self._on_note = on_hosts, on_note
+        self._closing = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
 
-    @property
-    def hosts(self) -> Hosts:
-        """The hosts that the script has named last."""
-        return self._discovered.hosts
+    def close(self) -> None:
+        """Ends the thread, and the script if it runs."""
+        self._closing.set()
+        if (process := self._process) is not None:
+            _kill(process)
+        self._thread.join()
 
-    def feed(self, data: bytes) -> None:
-        """Takes output of the process."""
-        self._output += data
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            began = time.monotonic()
+            changed, note = self._discovered.take(*self._run())
+            if self._closing.is_set():
+                return
+            if note:
+                self._on_note(note)
+            if changed:
+                self._on_hosts(self._discovered.hosts)
+            self._closing.wait(began + _EACH_SECONDS - time.monotonic())
 
-    def step(self, now: float) -> tuple[bool, list[str]]:
-        """Starts the process where it does not run, and looks at what it has said.
+    def _run(self) -> tuple[int | None, str, str]:
+        """Runs the script once; returns its exit code (None: it took too long) and its output."""
+        process = self._process = subprocess.Popen(
+            self._command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        with process:
+            if self._closing.is_set():  # since the thread has looked
+                _kill(process)
+            try:
+                out, err = process.communicate(timeout=_LIMIT_SECONDS)
+                return process.returncode, out, err
+            except subprocess.TimeoutExpired:
+                return None, "", ""
+            finally:
+                _kill(process)
 
-        Returns whether the hosts have changed, and what to tell the user. UsageError: the agent
-        cannot be started.
-        """
-        host = self._host
-        if host is not None and (host.ended or host.poll(NUMBER) is not None):
-            self._host, self._output, self.start_at = None, b"", now + _EACH_SECONDS
-        if self._host is None and now >= self.start_at:
-            self._start()
-        *lines, self._output = self._output.split(b"\n")
-        changed, notes = False, []
-        for line in lines:
-            new, note = self._discovered.take(**json.loads(line))
-            changed = changed or new
-            notes += [note] if note else []
-        return changed, notes
 
-    def _start(self) -> None:
-        host = self._host = self._connections.host("localhost")
-        seconds = (f"{_EACH_SECONDS:g}", f"{_LIMIT_SECONDS:g}")
-        command = [sys.executable, "-I", "-S", _PROCESS, self._command, *seconds]
-        job = {"argv": command, "env": {}, "cwd": os.getcwd()}
-        host.start(NUMBER, json.dumps(job).encode())
-        host.flush()
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills a script with all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def hosts_text(hosts: Hosts) -> str:

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
-from tfring.launch.elastic.discovery import NUMBER, DiscoveryScript, hosts_text
+from tfring.launch.elastic.discovery import hosts_text
 from tfring.launch.elastic.options import ElasticOptions
 from tfring.launch.elastic.orders import (
     NOT_STARTED,
     EndJob,
     Generation,
     Head,
+    HostsFound,
     KillWorker,
     Note,
     Orders,
@@ -103,9 +103,6 @@ class ElasticJobRunner(Supervisor):
         self._make_head = make_head
         self._orders = Orders()
         self._made_head: Head | None = None
-        self._script = None
-        if elastic.script is not None:
-            self._script = DiscoveryScript(self._connections, elastic.script, elastic.slots)
         self._slots = dict(elastic.hosts)
         self._workers: dict[int, Worker] = {}  # that have not ended
         self._over: list[RankProcess] = []  # of all that have
@@ -132,9 +129,7 @@ class ElasticJobRunner(Supervisor):
     def _run(self) -> None:
         stopped = False
         while self._workers or (self._end is None and self._stopping is None):
-            self._discover()
-            starts = [] if self._script is None else [self._script.start_at]
-            self._wait([when for when in starts if when > time.monotonic()])
+            self._wait([])
             if self._stopping is not None and not stopped:
                 stopped = True
                 self._failures.clear()  # how those before the signal ended says nothing of it
@@ -145,12 +140,6 @@ class ElasticJobRunner(Supervisor):
             for worker in self._workers.values():
                 worker.escalation.work(now, [worker.process], spares_agents=not over)
             self._reap()
-
-    def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
-        if number == NUMBER and name == "stdout" and self._script is not None:
-            self._script.feed(data)
-        else:
-            super()._on_output(host, number, name, data)
 
     def _processes_of_job(self) -> list[RankProcess]:
         return [*self._over, *self._running.values()]
@@ -177,6 +166,12 @@ class ElasticJobRunner(Supervisor):
         elif isinstance(order, Note):
             if self._stopping is None:
                 self._note(order.text)
+        elif isinstance(order, HostsFound):
+            if self._stopping is not None or self._end is not None:
+                return
+            self._note(f"the hosts are now {hosts_text(order.hosts)}")
+            self._files.event("hosts", hosts=order.hosts)
+            self._slots = dict(order.hosts)
         elif isinstance(order, Generation):
             self._begin_generation(order)
         elif isinstance(order, EndJob):
@@ -325,17 +320,3 @@ class ElasticJobRunner(Supervisor):
             said = "" if found.cause is Cause.EXCEPTION else f"{found.text} "
             self._note(f"{said}More: tfring explain {self._records.name}")
         return self._end.code or self._late_code, why
-
-    # Which hosts there are.
-
-    def _discover(self) -> None:
-        if self._script is None or self._stopping is not None or self._end is not None:
-            return
-        changed, notes = self._script.step(time.monotonic())
-        for note in notes:
-            self._note(note)
-        if changed:
-            self._note(f"the hosts are now {hosts_text(self._script.hosts)}")
-            self._files.event("hosts", hosts=self._script.hosts)
-            self._slots = dict(self._script.hosts)
-            self._head.set_hosts(self._script.hosts)

@@ -233,10 +233,6 @@ class NodeHead:
         patience = {PATIENCE: f"{self._elastic.timeout:g}"} if self._node.apart else {}
         return {"TFRING_X_ELASTIC_STORE": f"{host}:{self._node.port}", **patience}
 
-    def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
-        """See `Head.set_hosts`: each node names itself."""
-        raise AssertionError(f"no script names the hosts {hosts}")
-
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """See `Head.ended`."""
         if not self._over:

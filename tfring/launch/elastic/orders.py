@@ -75,6 +75,13 @@ class Note:
 
 
 @dataclass(frozen=True)
+class HostsFound:
+    """The discovery script has named other hosts than before, which get workers from now on."""
+
+    hosts: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
 class EndJob:
     """The job is over."""
 
@@ -116,18 +123,18 @@ class Orders:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Order | HostsFound] = queue.SimpleQueue()
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write, False)
 
-    def put(self, order: Order) -> None:
+    def put(self, order: Order | HostsFound) -> None:
         """Adds an order."""
         self._queue.put(order)
         with contextlib.suppress(OSError):  # full: the thread will wake; closed: nobody waits
             os.write(self._write, b"x")
 
-    def take_all(self) -> list[Order]:
+    def take_all(self) -> list[Order | HostsFound]:
         """Returns the orders that have come, in order."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 4096)
@@ -156,9 +163,6 @@ class Head(Protocol):
 
     def stop(self) -> None:
         """Says that this launcher starts no more workers, as a signal ends it."""
-
-    def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
-        """Says which hosts the discovery script has named."""
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """Says that a worker's process is over.

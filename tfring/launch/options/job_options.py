@@ -12,7 +12,6 @@ from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS
 from tfring.launch.agents.shells import RemoteShell, Tunnels
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.hosts.placement import Slot
-from tfring.launch.output.files import KEPT_FILES
 from tfring.runtime.settings.environment import Settings
 from tfring.runtime.ssh import SshOptions
 
@@ -55,8 +54,6 @@ class JobOptions:
     agent_timeout: float = AGENT_TIMEOUT_SECONDS
     bind_to: str = "none"  # one of BINDINGS
     output_folder: Path | None = None
-    output_max_mb: float = 0.0  # of one file of it; 0: no limit
-    output_keep: int = KEPT_FILES
     exit_report: Path | None = None
     events: Path | None = None
     # What ranks on other hosts get beside `environment`; None: what sent_variables() chooses.

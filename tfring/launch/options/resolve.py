@@ -88,8 +88,6 @@ def _job_options(options: RunOptions) -> JobOptions:
         agent_timeout=silence,
         bind_to=options.bind_to,
         output_folder=Path(options.output_filename) if options.output_filename else None,
-        output_max_mb=options.output_max_mb or 0.0,
-        output_keep=options.output_keep,
         exit_report=Path(options.exit_report) if options.exit_report else None,
         events=Path(options.events) if options.events else None,
         verbose=options.verbose,

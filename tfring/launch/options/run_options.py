@@ -17,7 +17,6 @@ from tfring.launch.hosts.placement import MOST_RANKS, Hosts, parse_hosts, read_h
 from tfring.launch.options.environment import chosen_variable
 from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launch.options.option import count, number, option, seconds, spelled, switch
-from tfring.launch.output.files import KEPT_FILES
 from tfring.runtime.horovod_path import search_path
 from tfring.runtime.settings.table import SETTINGS
 from tfring.runtime.texts.ranks import parse_ranks
@@ -169,17 +168,6 @@ class RunOptions:
         group=("Output and reports",),
         metavar="FOLDER",
         help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
-    )
-    output_max_mb: float | None = option(
-        "--output-max-mb",
-        type=number(float, above=True),
-        metavar="MB",
-        help="start a new file when one is this large; the newest old file is stdout.1",
-    )
-    output_keep: int = count(
-        "--output-keep",
-        default=KEPT_FILES,
-        help="number of old files to keep of each",
     )
     print_ranks: frozenset[int] | None = option(
         "--print-ranks", type=_ranks, metavar="0,3-5", help="print the output of these ranks only"

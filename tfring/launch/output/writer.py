@@ -32,12 +32,15 @@ class Descriptor:
 
     def write(self, data: bytes) -> None:
         """Writes all of `data`, as long as that may take."""
-        left = memoryview(data)
-        while left:
+        done = 0
+        while done < len(data):
             try:
-                left = left[os.write(self.fd, left) :]
+                done += os.write(self.fd, memoryview(data)[done:])
             except BlockingIOError:  # some other program has made it so
                 select.select([], [self.fd], [])
+            except OSError as error:
+                error.written = done  # type: ignore[attr-defined]
+                raise
 
 
 class BackgroundWriter:

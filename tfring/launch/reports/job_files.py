@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
+import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tfring.launch.agents.host import Host
+from tfring.job.security.files import make_file, replace_file
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
-from tfring.launch.output.files import RankFiles, RotatingFile
-from tfring.launch.output.writer import BackgroundWriter, QueuedFile
-from tfring.launch.reports.exit_report import ExitReport
+from tfring.launch.output.files import RankFiles
+from tfring.launch.output.writer import BackgroundWriter, Descriptor, QueuedFile
+from tfring.launch.reports.text import end_of_output, first_failure
 from tfring.launch.signals import signal_name
+
+FORMAT = 1
+RUNNING, ENDED = "running", "ended"
 
 
 class JobFiles:
@@ -29,7 +35,6 @@ class JobFiles:
         self._options = options
         self._writer = BackgroundWriter()
         self._output: RankFiles | None = None
-        self._event_file: RotatingFile | None = None
         self._events: QueuedFile | None = None
         self._report: ExitReport | None = None
         self._trouble: list[str] = []
@@ -40,19 +45,13 @@ class JobFiles:
         try:
             if options.output_folder is not None:
                 option = "--output-filename"
-                self._output = RankFiles(
-                    self._writer,
-                    options.output_folder,
-                    len(options.slots),
-                    options.output_max_mb,
-                    options.output_keep,
-                )
+                self._output = RankFiles(self._writer, options.output_folder, len(options.slots))
                 for slot in options.slots:
                     self._output.add(slot.rank)
             if options.events is not None:
                 option = "--events"
-                self._event_file = RotatingFile(Path(options.events))
-                self._events = QueuedFile(self._writer, self._event_file, "the events")
+                target = Descriptor(make_file(options.events))
+                self._events = QueuedFile(self._writer, target, "the events")
             if options.exit_report is not None:
                 option = "--exit-report"
                 report = ExitReport(options.exit_report, options)
@@ -61,8 +60,8 @@ class JobFiles:
         except OSError as error:
             raise UsageError(f"{option}: a file cannot be made: {error}") from None
 
-    def begin(self, host: Host | None) -> None:
-        """Says that the job begins; the agent of this host finishes the report if we are killed."""
+    def begin(self) -> None:
+        """Says that the job begins."""
         self.event(
             "job_started",
             job_id=self._options.job_id,
@@ -70,8 +69,6 @@ class JobFiles:
             ranks=len(self._options.slots) or None,
             hosts=list(dict.fromkeys(slot.host for slot in self._options.slots)) or None,
         )
-        if self._report is not None and host is not None:
-            host.keep_report(self._report.order())
 
     def add_worker(self, worker: int) -> None:
         """Makes the files for the output of a worker, whose id stands for its rank in copier()."""
@@ -114,8 +111,7 @@ class JobFiles:
         """Says that all ranks start again, and how often they have by now."""
         self.event("restart", restart=restarts, reason=reason)
         if self._report is not None:
-            with contextlib.suppress(OSError):  # else its end says so
-                self._report.restarted(restarts)
+            self._report.restarts = restarts
         if self._output is not None:
             for slot in self._options.slots:  # a worker has files of its own
                 self._output.mark(slot.rank, f"restart {restarts} of all ranks: {reason}")
@@ -140,11 +136,97 @@ class JobFiles:
                 "tfring run: the end of some files is missing: their disk hangs",
             ]
         trouble = list(self._trouble)
-        if self._events is not None and (text := self._events.left_out()):
-            trouble.append(text)
+        if self._events is not None:
+            trouble += filter(None, [self._events.left_out()])
+            os.close(self._events.fileno())
         if self._output is not None:
             trouble += self._output.left_out()
             self._output.close()
-        if self._event_file is not None:
-            self._event_file.close()
         return trouble
+
+
+class ExitReport:
+    """How a job ended, as a file of JSON. It is there from the start, whole at any time.
+
+    OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, options: JobOptions) -> None:
+        self._path = path.absolute()
+        self._options = options
+        self._began = time.time()
+        self.restarts = 0  # how often all ranks have started again
+        # An elastic job has no slots: its processes are workers, each with an id of its own.
+        self._kind = "rank" if options.slots else "worker"
+
+    def begin(self) -> None:
+        """Writes the report of a job that has not ended."""
+        self._write(self._report(RUNNING, []))
+
+    def end(
+        self,
+        processes: list[RankProcess],
+        exit_code: int,
+        *,
+        stopped_by: int | None,
+        explanation: str,
+    ) -> None:
+        """Writes the report of a job that has ended, with the ranks that were started."""
+        report = self._report(ENDED, processes)
+        first = first_failure(processes)
+        report["ended"] = time.time()
+        report["exit_code"] = exit_code
+        report["signal"] = None if stopped_by is None else signal_name(stopped_by)
+        report["explanation"] = explanation
+        if first is not None:
+            report["first_failure"] = {
+                self._kind: first.rank,
+                "host": first.slot.host,
+                "reason": first.describe_end(),
+            }
+        self._write(report)
+
+    def _write(self, report: dict[str, Any]) -> None:
+        """Writes the file; readers never see a part of it."""
+        replace_file(self._path, json.dumps(report, indent=2) + "\n")
+
+    def _report(self, state: str, processes: list[RankProcess]) -> dict[str, Any]:
+        started = {process.rank: process for process in processes}
+        slots = self._options.slots or [process.slot for process in processes]
+        return {
+            "format": FORMAT,
+            "state": state,
+            "job_id": self._options.job_id,
+            "launcher": {"host": socket.gethostname(), "pid": os.getpid()},
+            "command": self._options.argv,
+            "began": self._began,
+            "ended": None,
+            "exit_code": None,
+            "signal": None,
+            "restarts": self.restarts,
+            "first_failure": None,
+            "explanation": "",
+            f"{self._kind}s": [self._facts(slot, started.get(slot.rank)) for slot in slots],
+        }
+
+    def _facts(self, slot: Slot, process: RankProcess | None) -> dict[str, Any]:
+        facts = {self._kind: slot.rank, "host": slot.host, **_facts(process)}
+        if self._kind == "worker":
+            facts["replaces"] = None if process is None else process.replaces
+        return facts
+
+
+def _facts(process: RankProcess | None) -> dict[str, Any]:
+    """Returns what the report says of a rank, which may not have been started."""
+    facts = process.facts if process is not None else {}
+    ended = process is not None and process.code is not None
+    return {
+        "pid": facts.get("pid"),
+        "cores": facts.get("cores"),
+        "exit_code": process.exit_code() if process is not None and ended else None,
+        "signal": -process.code if process and process.code and process.code < 0 else None,
+        "oom": process.out_of_memory() if process is not None else "",
+        "reason": process.describe_end() if process is not None and ended else "",
+        "ended_by_launcher": process is not None and process.ended_by_launcher,
+        "last_lines": end_of_output(process) if process is not None else [],
+    }

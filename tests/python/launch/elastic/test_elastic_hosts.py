@@ -66,43 +66,6 @@ def test_the_job_waits_for_hosts_and_gives_up_in_time(tmp_path, hosts):
     assert job.said == []
 
 
-def test_a_script_that_hangs_is_ended_and_the_hosts_stay(tmp_path, hosts):
-    hosts.set("localhost:1")
-    with hosts.script.open("a") as file:
-        file.write(f"[ -e {tmp_path}/slow ] && sleep 1000\nexit 0\n")
-    options = ("-np", 1, "--min-np", 1, "--host-discovery-script", hosts.script)
-    with ElasticRun(tmp_path, *options) as job:
-        job.trains(lambda m: m == [1])
-        job.ask("slow")
-        job.heard("the hosts stay as they are: it did not end in time")
-        job.ask("stop")
-        assert job.finish() == 0
-
-
-def test_under_horovods_rule_a_failure_bars_the_host_and_ends_its_workers(tmp_path):
-    options = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2", "--blacklist-hosts")
-    with ElasticRun(tmp_path, *options) as job:
-        job.trains(lambda m: m == [1, 2, 3])
-        job.kill(2)
-        job.trains(lambda m: m == [1])
-        job.ask("raise.1")
-        assert job.finish() == 1
-    errors = "\n".join(job.errors)
-    assert "a worker has failed on every host" in errors
-    assert {line["worker"] for line in job.said} == {1, 2, 3}  # no worker was started again
-
-
-def test_a_host_comes_back_after_its_cool_down(tmp_path):
-    options = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2")
-    with ElasticRun(tmp_path, *options, "--blacklist-cooldown-range", 0.5, 10) as job:
-        job.trains(lambda m: m == [1, 2, 3])
-        job.kill(2)
-        job.trains(lambda m: m == [1])  # its neighbour had to leave, too
-        assert job.trains(lambda m: len(m) == 3 and not {2, 3} & set(m))[0] == 1
-        job.ask("stop")
-        assert job.finish() == 0
-
-
 def agent_of(job, worker):
     """The agent of the host of a worker: the last of the agents above it."""
     pid, found = job.pid(worker), None
@@ -130,18 +93,6 @@ def test_the_agent_of_each_host_may_be_asked_to_end_and_killed(tmp_path):
         job.ask("stop")
         assert job.finish() == 0
     assert max(line["worker"] for line in job.said) == 4  # each was replaced once
-
-
-def test_workers_on_another_host_get_what_they_need_through_ssh(tmp_path):
-    with ElasticRun(
-        tmp_path, "-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1", PATH=fake_ssh(tmp_path)
-    ) as job:
-        job.trains(lambda m: m == [1, 2])
-        job.kill(2)
-        assert len(job.trains(lambda m: len(m) == 2 and 2 not in m)) == 2
-        job.ask("stop")
-        assert job.finish() == 0
-    assert len((tmp_path / "ssh.log").read_text().splitlines()) == 1
 
 
 def test_a_host_that_cannot_be_reached_at_first_does_not_end_the_job(tmp_path):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
+from launcher_tools import wait_until
 from run_options import refused, run_options
 
 from tfring.launch import exit_codes
+from tfring.launch.elastic import discovery
 from tfring.launch.elastic.coordinator import coordinator_options
 from tfring.launch.elastic.discovery import Discovered, DiscoveryError, parse_hosts_found
 from tfring.launch.elastic.options import NO_LIMIT
@@ -169,6 +172,24 @@ def test_what_is_wrong_is_told_once_and_the_hosts_stay():
     # Hosts that stay keep their places, whatever the order of the lines.
     assert found.take(0, "c:1\na:2\n", "") == (True, "")
     assert found.hosts == [("a", 2), ("c", 1)]
+
+
+def test_a_script_that_hangs_is_ended_and_one_that_runs_at_the_end_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(discovery, "_EACH_SECONDS", 0.01)
+    command = f"[ -e {tmp_path}/slow ] && sleep 300 & wait; touch {tmp_path}/slow; echo a:1"
+    found, notes = [], []
+    script = discovery.DiscoveryScript(command, None, found.append, notes.append)
+    assert wait_until(lambda: notes, 60)
+    began = time.monotonic()
+    monkeypatch.setattr(discovery, "_LIMIT_SECONDS", 300.0)
+    time.sleep(1)
+    script.close()
+    assert time.monotonic() - began < 60
+    assert found == [[("a", 1)]]
+    assert notes == [
+        "the host discovery script failed, the hosts stay as they are: it did not end in time"
+    ]
 
 
 def test_exit_codes_are_the_same_wherever_they_are_said():

@@ -14,7 +14,6 @@ import pytest
 from elastic_runs import TRAINING, ElasticRun
 from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
 from network_namespaces import hosts
-from tiers import slow
 
 pytest.importorskip("tfring.runtime._native")
 
@@ -79,8 +78,7 @@ def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endp
             assert any("the limit of 0 resets is used up" in line for line in each.errors)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGTERM), slow(signal.SIGINT)])
-def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint, number):
+def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint):
     """Started anew, the node joins again."""
     with node(tmp_path, "a", endpoint, "--max-restarts", 3) as first:
         first.trains(lambda m: len(m) == 1)
@@ -88,12 +86,12 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
             joined = second.trains(lambda m: len(m) == 2)
             pid = second.pid(joined[1])
             begin = len(first.said)
-            second.process.send_signal(number)
+            second.process.kill()
             second.process.wait(LIMIT_SECONDS)
             assert wait_until(lambda: not alive(pid), 60)
             first.trains(lambda m: m == joined[:1], after=begin)
-            if number == signal.SIGKILL:  # found by connections, not by silence
-                first.heard(f"worker {joined[1]} .* has lost its connections")
+            # Found by connections, not by silence.
+            first.heard(f"worker {joined[1]} .* has lost its connections")
         with node(tmp_path, "b", endpoint) as again:
             again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
             first.ask("stop")
@@ -163,16 +161,6 @@ def test_the_end_of_the_node_that_serves_ends_the_others(tmp_path, endpoint):
             assert any("does not serve the job any more" in line for line in second.errors)
 
 
-def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
-    with node(tmp_path, "a", endpoint) as first:
-        first.trains(lambda m: m == [1])
-        other = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "other", "true")
-        assert other.returncode == 2
-        assert 'the nodes of the job "job" meet. Choose another port' in other.stderr
-        first.ask("stop")
-        assert first.finish() == 0
-
-
 def test_without_an_id_another_program_does_not_join(tmp_path, endpoint):
     options = ("--nnodes", "1:2", "--rdzv-endpoint", endpoint)
     with ElasticRun(tmp_path, *options) as first:
@@ -180,19 +168,11 @@ def test_without_an_id_another_program_does_not_join(tmp_path, endpoint):
         other = run(*options, "true", "other")
         assert other.returncode == 2
         assert f'this node is of the job "true other in {os.getcwd()}", but' in other.stderr
+        assert "meet. Choose another port" in other.stderr
         with ElasticRun(tmp_path, *options) as second:  # the same, on another node
             second.trains(lambda m: len(m) == 2)
             first.ask("stop")
             assert first.finish() == 0 and second.finish() == 0
-
-
-def test_a_port_that_another_program_has_is_named():
-    with socket.create_server(("localhost", 0)) as taken:
-        endpoint = f"localhost:{taken.getsockname()[1]}"
-        made = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--start-timeout", 1, "true")
-    assert made.returncode == 2
-    assert f"the TCPStore at {endpoint.replace(':', ' port ')} could not be reached" in made.stderr
-    assert "This launcher cannot listen there" in made.stderr and "in use" in made.stderr
 
 
 def test_a_node_that_waits_says_why_it_does_not_serve(monkeypatch, caplog):
@@ -348,19 +328,3 @@ def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
     finally:
         node.head.stop()
         node.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--nnodes", "2:1"), "--nnodes: 2:1 is neither a number nor MIN:MAX"),
-        (("--nnodes", 2), "--rdzv-endpoint is missing. Give the name of one node"),
-        (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "-np does not go with --nnodes"),
-        (("--rdzv-id", "a"), "--rdzv-id needs --nnodes"),
-        (("--nnodes", 1, "--rdzv-endpoint", "no.host.invalid"), "the nodes cannot meet"),
-        (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "is not HOST:PORT"),
-    ],
-)
-def test_options_of_nodes_that_make_no_sense(options, message):
-    made = run(*options, "--start-timeout", 1, "true", TFRING_SECRET="s" * 32)
-    assert made.returncode == 2 and message in made.stderr

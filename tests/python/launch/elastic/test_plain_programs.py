@@ -76,12 +76,10 @@ def test_a_bug_ends_the_job_when_the_restarts_are_used_up(tmp_path):
     assert "ValueError: the data are gone, and the 1 restarts are used up" in text
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_rank_that_ends_well_ends_the_job_well(tmp_path, at_once):
+def test_a_rank_that_ends_well_ends_the_job_well(tmp_path):
     with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, "--max-np", 2, script=PLAIN) as job:
         job.trains(lambda m: len(m) == 2)
-        if at_once:
-            job.ask("stop.at.once")
+        job.ask("stop.at.once")
         job.ask("stop")
         assert job.finish() == 0
     assert {line["worker"] for line in job.said} == {1, 2}
@@ -99,15 +97,6 @@ def test_a_rank_that_ends_by_sys_exit_does_not_wait_for_the_others(tmp_path):
         assert job.finish() == 0
     assert any("all ranks start again (restart 1 of 3)" in line for line in job.errors)
     assert {line["worker"] for line in job.said} == {1, 2, 3, 4}
-
-
-def test_a_signal_is_no_restart(tmp_path):
-    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=PLAIN) as job:
-        job.trains(lambda m: len(m) == 2)
-        job.process.send_signal(signal.SIGTERM)
-        job.finish()
-    assert not any("start again" in line for line in job.errors)
-    assert {line["worker"] for line in job.said} == {1, 2}
 
 
 def test_ranks_that_stop_by_agreement_have_time_for_their_checkpoint(tmp_path):
