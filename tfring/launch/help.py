@@ -16,7 +16,6 @@ from tfring.runtime.settings.table import SETTINGS
 _PACKAGE = Path(__file__).parents[1]
 # In a wheel, and in a checkout.
 _FOLDERS = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
-_WIDTH = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -119,21 +118,9 @@ def _has(text: str, words: Sequence[str]) -> bool:
 
 
 def _rendered(text: str) -> str:
-    """Returns a page for a terminal; where there is none, or no rich, in Markdown."""
+    """Returns a page as Markdown whose links are words."""
     text = re.sub(r"^<!--.*-->\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r"!?\[([^\]]+)\]\(([^)\s]+)\)", _plain_link, text)
-    if not sys.stdout.isatty():
-        return text
-    try:
-        from rich.console import Console
-        from rich.markdown import Markdown
-    except ImportError:
-        return text
-    width = min(_WIDTH, shutil.get_terminal_size().columns)
-    console = Console(width=width, color_system=None)
-    with console.capture() as captured:
-        console.print(Markdown(text))
-    return captured.get()
+    return re.sub(r"!?\[([^\]]+)\]\(([^)\s]+)\)", _plain_link, text)
 
 
 def _plain_link(link: re.Match[str]) -> str:

@@ -46,22 +46,6 @@ def test_the_ranks_of_mpirun_measure_in_place(tmp_path: Path) -> None:
     assert done.stdout.count("2 ranks on 1 host") == 1
 
 
-@pytest.mark.soak
-def test_an_unknown_model_is_said_once() -> None:
-    done = tools.finish([*BENCH, "-np", "1", "--model", "ResNet51"])
-    assert done.returncode == 2
-    assert "--model ResNet51: keras.applications has no such model; is it ResNet50" in done.stderr
-    assert done.stderr.count("no such model") == 1 and "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_file_that_rank_0_cannot_write() -> None:
-    done = tools.finish([*BENCH, "-np", "1", "--json", "/nowhere/a.json"])
-    assert done.returncode == 2
-    expected = "rank 0 cannot write --json /nowhere/a.json: /nowhere is no writable folder"
-    assert expected in done.stderr and "Traceback" not in done.stderr
-
-
 @pytest.mark.slow
 def test_a_run_that_is_broken_off_leaves_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "a.json"

@@ -9,10 +9,9 @@ import threading
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tfring.bench import samples, timing
-from tfring.bench.options import BUS_FACTORS, COLLECTIVES
+from tfring.bench.options import BUS_FACTORS
 from tfring.bench.shapes import Shape, shape_of
 from tfring.bench.shared_barrier import SharedBarrier, file_size
 
@@ -33,28 +32,6 @@ def test_a_ratio_between_runs_has_an_interval() -> None:
     assert 1.8 < low < 2 < high < 2.2
     assert samples.ratio_interval(a.tolist(), [-1.0] * 50) == (0.0, math.inf)
     assert samples.ratio_interval([1.0, 1.0], [2.0, 2.0]) == (0.0, math.inf)
-
-
-def test_neighbours_that_are_alike_make_an_interval_wider() -> None:
-    random = np.random.default_rng(3)
-    slow = np.repeat(random.normal(5, 1, 16), 4)  # each value comes four times in a row
-
-    def width(values: Any) -> float:
-        low, high = samples.median_interval(values.tolist())
-        return high - low
-
-    assert width(slow) > 1.2 * width(random.permutation(slow))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_sizes_are_rounded_to_equal_parts(collective: str, ranks: int) -> None:
-    for size in (1, 4, 100, 1 << 20):
-        shape = shape_of(collective, size, "float32", ranks)
-        assert (
-            shape.bytes == 4 * max(shape.given, shape.received) <= max(size, 4 * ranks) + 4 * ranks
-        )
-        assert max(shape.given, shape.received) % min(shape.given, shape.received) == 0
 
 
 def test_sizes_and_factors_are_those_of_nccl_tests() -> None:

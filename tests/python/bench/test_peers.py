@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -40,33 +38,6 @@ def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
     text = str(failure.value)
     assert "rank 0: the process of the peer gloo has ended; leave it out of --against" in text
     assert "libgloo.so is missing" in text
-
-
-def test_a_process_of_a_peer_ends_with_its_rank(tmp_path: Path) -> None:
-    """Also while it waits for peers that never come."""
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text("def set_num_threads(count): pass\n")
-    (tmp_path / "torch/distributed.py").write_text(
-        "import os, time\n"
-        "def TCPStore(*args, **more):\n"
-        f"    open({str(tmp_path / 'tmp')!r}, 'w').write(str(os.getpid()))\n"
-        f"    os.rename({str(tmp_path / 'tmp')!r}, {str(tmp_path / 'pid.0')!r})\n"
-        "    time.sleep(300)\n"
-    )
-    code = (
-        "from benchmarks.peers.children import Child\n"
-        "from benchmarks.peers.task import Place\n"
-        "Child('gloo', Place(0, 2, '127.0.0.1', 'lo', 1, -1, None)).address()\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(tools.ROOT)])
-    rank = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    try:
-        assert tools.wait_until((tmp_path / "pid.0").exists)
-    finally:
-        rank.kill()
-        rank.wait()
-    pid = int((tmp_path / "pid.0").read_text())
-    assert tools.wait_until(lambda: not tools.alive(pid))
 
 
 @pytest.mark.soak

@@ -173,44 +173,6 @@ def test_ranks_are_killed_and_others_take_their_places(start, tmp_path):
     assert not any(alive(pid) for pid in job.pids.values())
 
 
-def kill_at_random(job, rng):
-    """Kills one or two workers, at least one stays; often while others are still recovering."""
-    begin = len(job.said)
-    time.sleep(rng.random() * rng.choice([0.02, 0.1, 0.5]))
-    live = [worker for worker in list(job.pids) if worker not in job.exit_codes]
-    for worker in rng.sample(live, min(len(live) - 1, rng.choice([1, 1, 1, 2]))):
-        job.kill(worker)
-    if rng.random() < 0.5:
-        job.wait(lambda: any(one["event"] == "commit" for one in job.said[begin:]))
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments(start, tmp_path):
-    rng = random.Random(1)
-    with start(4, min_np=1) as job:
-        wait_for_commits(job, 4)
-        for _ in range(6):
-            kill_at_random(job, rng)
-        workers = wait_for_commits(job, 4)
-        (tmp_path / "stop").touch()
-        check_end(job, workers)
-        assert set(job.exit_codes.values()) == {0, 137}
-    assert not any(alive(pid) for pid in job.pids.values())
-
-
-def test_hosts_grow_and_shrink(start, tmp_path):
-    with start(1, max_np=3) as job:
-        wait_for_commits(job, 1)
-        job.set_slots(3)
-        assert wait_for_commits(job, 3) == {1, 2, 3}
-        job.set_slots(2)
-        left = wait_for_commits(job, 2)
-        (tmp_path / "stop").touch()
-        check_end(job, left)
-        assert len({one["pid"] for one in job.lines("commit")}) == 3
-        assert sorted(job.exit_codes.values()) == [0, 0, 76]  # 76: it had to leave
-
-
 def test_hosts_are_swapped_between_two_commits(start, tmp_path):
     """One of two hosts is replaced repeatedly, also during the previous change."""
     rng, names = random.Random(3494), ["a", "b"]
@@ -243,19 +205,6 @@ def test_process_sets_are_made_again_when_a_rank_is_lost(start):
         assert {one["pid"] for one in job.lines("end")} >= {
             pid for worker, pid in job.pids.items() if worker < 4 and worker != killed
         }
-
-
-def test_an_exception_ends_its_process_and_no_other(start, tmp_path):
-    with start(3, min_np=2, max_np=3) as job:
-        wait_for_commits(job, 3)
-        failed = worker_of_rank(job, 1)
-        (tmp_path / f"raise.{failed}").touch()
-        assert failed not in wait_for_commits(job, 2)
-        workers = wait_for_commits(job, 3)
-        (tmp_path / "stop").touch()
-        check_end(job, workers)
-        assert job.exit_codes[failed] == 1
-        assert f"ValueError: worker {failed} was asked to fail" in job.stderr_of(failed)
 
 
 def test_a_rank_is_killed_when_others_are_done(start, tmp_path):

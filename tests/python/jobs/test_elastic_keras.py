@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import signal
@@ -21,8 +20,9 @@ pytest.importorskip("tfring.runtime._native")
 
 # Arguments: a folder and a number of epochs. The file "stop" in the folder ends the training
 # after an epoch.
-COMMON = """
+FIT = """
     import sys
+    import keras
     import numpy as np
 
     FOLDER, EPOCHS = sys.argv[1], int(sys.argv[2])
@@ -34,25 +34,6 @@ COMMON = """
     rng = np.random.default_rng(3)
     x = rng.normal(size=(SAMPLES, 6))
     y = np.tanh(x @ rng.normal(size=(6, 2)))
-
-    def model_of(keras):
-        keras.utils.set_random_seed(5)
-        layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(2)]
-        model = keras.Sequential([keras.layers.Input((6,)), *layers])
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001), num_groups=2)
-        model.compile(optimizer, "mse", jit_compile=False)
-        return model
-
-    def say_end(model, epochs, **more):
-        weights = [w.numpy().tolist() for w in model.trainable_weights]
-        iterations = int(model.optimizer.iterations)
-        say("end", weights=weights, epochs=epochs, iterations=iterations, **more)
-"""
-
-FIT = (
-    COMMON
-    + """
-    import keras
 
     keras.config.set_floatx("float64")  # so that other orders of adding up make no difference
 
@@ -72,7 +53,11 @@ FIT = (
             self.model.stop_training = asked("stop")
 
     hvd.init()
-    model = model_of(keras)
+    keras.utils.set_random_seed(5)
+    layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.layers.Input((6,)), *layers])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001), num_groups=2)
+    model.compile(optimizer, "mse", jit_compile=False)
     watch = Watch()
     history = hvd.elastic.fit(
         model,
@@ -83,53 +68,11 @@ FIT = (
         checkpoint=f"{FOLDER}/checkpoints",
         verbose=0,
     )
-    say_end(model, history.epoch, begun=watch.begun, ended=watch.ended)
+    weights = [w.numpy().tolist() for w in model.trainable_weights]
+    more = {"begun": watch.begun, "ended": watch.ended, "iterations": int(optimizer.iterations)}
+    say("end", weights=weights, epochs=history.epoch, **more)
 """
-)
 
-# Horovod's way, with Keras 2: batches are the same in all epochs, so that none has to be found.
-KERAS_2 = (
-    COMMON
-    + """
-    import tf_keras as keras
-
-    class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.01)
-            say("batch", epoch=state.epoch, batch=batch)
-
-        def on_epoch_end(self, epoch, logs=None):
-            stop = hvd.allreduce(np.float32(asked("stop")), op=hvd.Max, name="stop")
-            self.model.stop_training = bool(stop)
-
-    hvd.init()
-    model = model_of(keras)
-    state = hvd.elastic.KerasState(model, epoch=0, batch=0)
-
-    @hvd.elastic.run
-    def train(state):
-        mine = slice(hvd.rank(), None, hvd.size())
-        steps = SAMPLES // BATCH
-        data = x[: steps * BATCH][mine], y[: steps * BATCH][mine]
-        state.model.fit(
-            *data,
-            batch_size=BATCH // hvd.size(),
-            shuffle=False,
-            verbose=0,
-            epochs=EPOCHS,
-            initial_epoch=state.epoch,
-            callbacks=[
-                Stop(),
-                hvd.elastic.UpdateEpochStateCallback(state),
-                hvd.elastic.UpdateBatchStateCallback(state),
-                hvd.elastic.CommitStateCallback(state),
-            ],
-        )
-
-    train(state)
-    say_end(model, state.epoch, steps=SAMPLES // BATCH)
-"""
-)
 FOREVER = 1_000_000
 
 
@@ -231,22 +174,3 @@ def test_fit_with_five_changes_is_fit_with_none(start, tmp_path):
     assert {one["iterations"] for one in ends} == {clean["iterations"]}
     for ours, theirs in zip(mine["weights"], clean["weights"], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
-def test_horovods_way_with_keras_2(start, tmp_path):
-    dice = random.Random(13)
-    with start(2, KERAS_2, min_np=1, env={"TF_USE_LEGACY_KERAS": "1"}) as job:
-        first = wait_for_batches(job, 2, dice.randint(1, 9))
-        killed = end_a_moment_later(job, 0, dice)
-        wait_for_batches(job, 1, dice.randint(1, 9))
-        wait_for_batches(job, 2)
-        (tmp_path / "stop").touch()
-        assert job.wait_for_end() == (0, "the training is over")
-        ends = job.lines("end")
-    [survivor] = first - {killed}
-    assert len(ends) == 2 and survivor in {one["worker"] for one in ends}
-    assert all(one["weights"] == ends[0]["weights"] for one in ends)
-    # Every batch that was committed counts once.
-    assert all(one["iterations"] == one["epochs"] * one["steps"] for one in ends)

@@ -106,25 +106,6 @@ JITTED = """
     train(hvd.elastic.TensorFlowKerasState(model, optimizer, step=0))
 """
 
-# In the first two generations one of two ranks goes back on its own, while the other waits.
-WISHES = """
-    import tensorflow as tf
-
-    hvd.init()
-    calls = []
-
-    @hvd.elastic.run
-    def train(state):
-        calls.append(hvd.rank())
-        hvd.allreduce(tf.constant(1.0), name="begun")  # or a slow rank would miss a generation
-        if len(calls) <= 2 and hvd.rank() == len(calls) % 2:
-            raise hvd.elastic.HorovodInternalError("it has seen values that are not finite")
-        hvd.allreduce(tf.constant(1.0), name="one")
-
-    train(hvd.elastic.TensorFlowState(variables=[tf.Variable(0.0)], batch=0))
-    say("end", calls=len(calls))
-"""
-
 
 @pytest.fixture
 def start(tmp_path):
@@ -180,12 +161,3 @@ def test_a_rank_is_lost_in_a_step_that_xla_compiles(start, tmp_path):
     assert said[again - 1]["values"] != said[committed]["values"]
     for what in ("step", "values"):
         assert said[again][what] == said[committed][what]
-
-
-@pytest.mark.slow
-def test_ranks_that_go_back_by_their_own_wish_stay(start):
-    """Each loses the other once, in two generations in a row; both can be reached all the time."""
-    with start(2, WISHES, min_np=2) as job:
-        assert job.wait_for_end() == (0, "the training is over")
-        assert job.exit_codes == {1: 0, 2: 0}
-        assert [one["calls"] for one in job.lines("end")] == [3, 3]

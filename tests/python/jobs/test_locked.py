@@ -93,12 +93,6 @@ def test_locked_steps_need_no_control_frames(tmp_path: Path) -> None:
     assert 0 in of_windows, by_rank
 
 
-def test_without_a_lock_every_step_has_control_frames(tmp_path: Path) -> None:
-    """Shows that the test above can fail."""
-    for windows in reports(tmp_path, "frames", FRAMES, locks=False):
-        assert min(windows) >= 2 * STEPS, windows
-
-
 def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path) -> None:
     """Also with a locked schedule, and with a heartbeat each second."""
     for woke, frames in reports(tmp_path, "idle", IDLE, locks=True):

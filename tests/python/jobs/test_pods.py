@@ -164,24 +164,6 @@ def test_a_pod_is_lost_and_new_pods_go_on(training):
         assert first >= 10 and done == [(0, first, first + 10), (1, first, first + 10)]
 
 
-@pytest.mark.slow
-def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
-    with cluster(2, training) as made:
-        command = ["tfring", "run", "--stop-timeout", "120", "python", "train.py"]
-        job = variables(2, TFRING_STOPPED_EXIT_CODE="75", TFRING_POD_SLOTS="2")
-        made.publish(0)
-        pods = [made.start(index, command, **job) for index in range(2)]
-        assert wait_until(lambda: len(said(training, "trains")) == 4, LONG)
-        pods[1].send_signal(signal.SIGTERM)
-        ends_of(pods, codes=(75,))
-        left = said(training, "left")
-        assert sorted(one["rank"] for one in left) == [0, 1, 2, 3]
-        [step] = {one["step"] for one in left}
-        (training / "finish").touch()
-        ends_of([made.start(index, command, **job) for index in range(2)])
-        assert {one["first"] for one in said(training, "done")} == {step}
-
-
 def test_an_elastic_pod_is_taken_away_and_another_comes(tmp_path):
     write_script(tmp_path, LEAVING, name="train.py")
     options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-endpoint", "train-0.train"]

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import time
 
 import pytest
 from launcher_tools import (
@@ -167,29 +166,6 @@ def test_signals_and_long_output_of_another_host(tmp_path):
         mine = [x.removeprefix(begin) for x in out.splitlines() if x.startswith(begin)]
         assert "".join(mine) == "".join(f"{number} {'x' * 50}" for number in range(20000))
         assert f"{rank}| error output" in errors
-
-
-def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
-    """It reads nothing, and the environment does not fit into a pipe."""
-    path = script(tmp_path, "\n    pass\n")
-    ssh = fake_ssh(tmp_path, 'echo there > "${0%/bin/ssh}/pid.0"; exec sleep 60')
-    job = start(
-        "-H",
-        "127.0.0.2:2",
-        "-x",
-        "LONG",
-        sys.executable,
-        path,
-        tmp_path,
-        PATH=ssh,
-        LONG="x" * 100000,
-    )
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "pid.0").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    job.send_signal(signal.SIGINT)
-    job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 130
 
 
 def test_ssh_that_never_answers_ends_in_time(tmp_path):

@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 
-import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
     RUN_HERE,
@@ -71,13 +70,12 @@ def test_when_the_restarts_are_used_up_the_job_ends_with_the_code_of_its_last_fa
     assert not list(tmp_path.glob("life.2.*"))
 
 
-@pytest.mark.parametrize("code", [0, 1, 75])
-def test_a_signal_ends_the_job_and_is_no_restart(tmp_path, code):
+def test_a_signal_ends_the_job_and_is_no_restart(tmp_path):
     path = script(
         tmp_path,
-        f"""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
-    report(f"pid.{{rank}}", os.getpid())
+        """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    report(f"pid.{rank}", os.getpid())
     time.sleep(300)
     """,
     )

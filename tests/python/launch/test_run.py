@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -80,12 +79,6 @@ def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_pat
     assert "Rank 1, too, ended with exit code 1." in done.stderr
 
 
-def test_rank_that_ends_well_ends_nobody_else(tmp_path):
-    path = script(tmp_path, "\n    time.sleep(3 * rank)\n    print('end', rank)\n")
-    done = run("-np", 2, sys.executable, path, tmp_path)
-    assert done.returncode == 0 and "1| end 1" in done.stdout
-
-
 def test_a_command_whose_name_is_no_text():
     command = [*run_command("-np", 1), b"/no/such/\xff"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
@@ -118,27 +111,6 @@ def test_a_job_that_no_rank_has_joined_is_told_so(options, program, more, told):
     assert done.returncode == 0
     assert ("no process called tfring.init()" in done.stderr) == bool(told), done.stderr
     assert told in done.stderr
-
-
-def test_signals_reach_the_ranks(tmp_path):
-    number = signal.SIGTERM
-    path = script(
-        tmp_path,
-        """
-    def stop(number, frame):
-        print("got", number, flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, stop)
-    report(f"pid.{rank}", os.getpid())
-    time.sleep(60)
-    """,
-    )
-    job = start("-np", 2, sys.executable, path, tmp_path)
-    pids_in(tmp_path, 2)
-    job.send_signal(number)
-    out, _ = job.communicate(timeout=LIMIT_SECONDS)
-    assert sorted(out.splitlines()) == [f"{r}| got {int(number)}" for r in range(2)]
-    assert job.returncode == 75
 
 
 def test_second_interrupt_does_not_wait(tmp_path):
@@ -182,27 +154,6 @@ def test_interrupt_after_a_failure_hides_nothing(tmp_path):
     assert not any(alive(pid) for pid in pids.values())
 
 
-FAMILY = """
-    # A child, one that left the process group, and one that was orphaned.
-    report(f"pid.{rank}.child", subprocess.Popen(["sleep", "300"]).pid)
-    report(f"pid.{rank}.away", subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
-    made = subprocess.run(["sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo $!"],
-                          stdout=subprocess.PIPE, text=True)
-    report(f"pid.{rank}.orphan", int(made.stdout))
-    report(f"pid.{rank}", os.getpid())
-    time.sleep(300)
-    """
-
-
-def test_failed_rank_leaves_no_orphans(tmp_path):
-    job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
-    pids = pids_in(tmp_path, 8)
-    os.kill(pids["1"], signal.SIGKILL)
-    job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 137
-    assert not any(alive(pid) for pid in pids.values())
-
-
 def test_closed_output_ends_the_job(tmp_path):
     path = script(
         tmp_path,
@@ -221,9 +172,3 @@ def test_closed_output_ends_the_job(tmp_path):
     assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
     assert job.stderr is not None
     job.stderr.close()
-
-
-def test_help_names_the_options():
-    shown = run("--help").stdout
-    assert "--fusion-threshold-mb" in shown and "--autotune" not in shown
-    assert "--thread-affinity" not in shown

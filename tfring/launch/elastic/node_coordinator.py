@@ -6,13 +6,12 @@ Keys of the store, whose values are JSON:
 - `open` exists when new nodes may come;
 - `nodes/NAME` is a node while its launcher is there: its slots, and what it knows of the job;
 - `orders/NAME/N` is what the coordinator wants of a node, `ended/WORKER` how a worker ended;
-- `said/generation`, `said/restart` and `said/end` are for all nodes.
+- `said/KIND` is the last order of a kind for all nodes: `Generation`, `Restart`, `EndJob`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import json
@@ -30,12 +29,12 @@ from tfring.launch.elastic.discovery import hosts_text
 from tfring.launch.elastic.options import ElasticOptions
 from tfring.launch.elastic.orders import (
     EndJob,
-    Generation,
+    KillWorker,
     Note,
     Order,
     Orders,
-    Restart,
     StartWorker,
+    order_text,
 )
 
 _log = logging.getLogger("tfring")
@@ -167,19 +166,11 @@ class NodeCoordinator:
             self._heard.put(order)
         if isinstance(order, Note):
             return
-        if isinstance(order, Generation):
-            key, value = "said/generation", dataclasses.asdict(order)
-        elif isinstance(order, Restart):
-            key, value = "said/restart", dataclasses.asdict(order)
-        elif isinstance(order, EndJob):
-            key, value = "said/end", dataclasses.asdict(order)
-        else:
-            if isinstance(order, StartWorker):
-                self._where[order.worker] = order.host
-            name = type(order).__name__
+        key, text = f"said/{type(order).__name__}", order_text(order)
+        if isinstance(order, StartWorker):
+            self._where[order.worker] = order.host
+        if isinstance(order, (StartWorker, KillWorker)):
             key = f"orders/{self._where.get(order.worker, '')}/{next(self._numbers)}"
-            value = {"order": name, **dataclasses.asdict(order)}
-        text = json.dumps(value)
         try:
             until_answered(lambda seconds: self._store.set(key, text, timeout=seconds))
         except StoreError as error:

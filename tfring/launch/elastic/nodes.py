@@ -16,7 +16,6 @@ import threading
 import time
 
 from tfring.elastic import keys
-from tfring.elastic.records import Member
 from tfring.job.environments.elastic import PATIENCE
 from tfring.job.security.errors import SecretError
 from tfring.job.store import (
@@ -36,11 +35,10 @@ from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import (
     EndJob,
     Generation,
-    KillWorker,
     Note,
     Orders,
-    Restart,
     StartWorker,
+    order_from,
 )
 from tfring.launch.exit_codes import LOST_PEER
 from tfring.launch.hosts.errors import UsageError
@@ -274,9 +272,7 @@ class NodeHead:
             return
         if int(key) > self._last_order:  # else it was sent a second time
             self._last_order = int(key)
-            fields = json.loads(value)
-            kind = {"StartWorker": StartWorker, "KillWorker": KillWorker}[fields.pop("order")]
-            order = kind(**fields)
+            order = order_from(value)
             if isinstance(order, StartWorker):
                 self._workers[order.worker] = order.slot
                 self._last_worker = max(self._last_worker, order.worker)
@@ -284,21 +280,18 @@ class NodeHead:
         until_answered(lambda seconds: self._orders_here.delete_key(key, timeout=seconds))
 
     def _on_said(self, key: str, value: bytes | None) -> None:
+        del key
         if value is None:
             return
-        fields = json.loads(value)
-        if key == "end":
+        order = order_from(value)
+        if isinstance(order, EndJob):
             self._over = True
-            self._orders.put(EndJob(**fields))
+        elif isinstance(order, Generation):
+            self._generation = order.number
+            self._last_worker = max(self._last_worker, *(one.worker for one in order.members))
+        self._orders.put(order)
+        if self._over:
             self.stop()
-            return
-        if key == "restart":
-            self._orders.put(Restart(**fields))
-            return
-        members = tuple(Member(*member) for member in fields["members"])
-        self._generation = fields["number"]
-        self._last_worker = max(self._last_worker, *(member.worker for member in members))
-        self._orders.put(Generation(self._generation, members))
 
     def _on_recovers(self, key: str, value: bytes | None) -> None:
         self._recovers = self._recovers or (not key and value is not None)

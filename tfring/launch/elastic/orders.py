@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import queue
 from dataclasses import dataclass
@@ -114,6 +116,21 @@ class Generation:
 
 
 Order = StartWorker | KillWorker | Restart | Note | EndJob | Generation
+_KINDS = {kind.__name__: kind for kind in (StartWorker, KillWorker, Restart, EndJob, Generation)}
+
+
+def order_text(order: Order) -> str:
+    """Returns an order as JSON, for another process."""
+    return json.dumps({"order": type(order).__name__, **dataclasses.asdict(order)})
+
+
+def order_from(text: bytes) -> Order:
+    """Reads what `order_text` has written."""
+    fields = json.loads(text)
+    if "members" in fields:
+        fields["members"] = tuple(Member(*member) for member in fields["members"])
+    order: Order = _KINDS[fields.pop("order")](**fields)
+    return order
 
 
 class Orders:

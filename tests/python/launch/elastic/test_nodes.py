@@ -274,29 +274,6 @@ def test_an_end_is_told_that_comes_while_the_follower_is_replaced(endpoint, monk
         node.close()
 
 
-def test_an_end_may_be_told_by_the_follower_and_at_the_close(endpoint, monkeypatch):
-    node, set_key = Node(endpoint), TCPStore.set
-    follower_tells, closed = threading.Event(), threading.Event()
-
-    def slow(store, key, value, **more):
-        if key.startswith("ended/") and threading.current_thread().name == "tfring nodes":
-            follower_tells.set()
-            assert closed.wait(LIMIT_SECONDS)
-        elif key.startswith("ended/"):
-            set_key(store, key, value, **more)
-            closed.set()
-            node.head._follower._thread.join(LIMIT_SECONDS)
-            return
-        set_key(store, key, value, **more)
-
-    node.order(StartWorker)
-    monkeypatch.setattr(TCPStore, "set", slow)
-    node.head.ended(1, 1, "")
-    assert follower_tells.wait(LIMIT_SECONDS)
-    node.close()
-    assert node.head._ends == {}
-
-
 def test_a_node_with_other_options_than_the_first_is_told(endpoint):
     first = Node(endpoint)
     second = Node(endpoint, least=2)
