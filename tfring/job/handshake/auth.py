@@ -28,7 +28,7 @@ from tfring.job.security.mac import ChannelKeys, receive_exactly
 from tfring.job.security.secret import expand
 
 # The last two bytes number the protocol of the start; see also PROTOCOL.
-PROTOCOL = 2
+PROTOCOL = 3
 _MAGIC = b"TFRING" + struct.pack(">H", PROTOCOL)
 _HELLO = struct.Struct(">8sBII32s")
 _NONCE_SIZE = 32
@@ -49,14 +49,12 @@ class Role(enum.IntEnum):
     MUNGE = 5  # asks for the credential that has the secret; see security/munge.py
     STORE = 6  # no ranks, but a store and its clients
     TUNNEL = 7  # a task of an engine, with the agent that it has started behind it
-    COPY = 8  # two workers of an elastic job: one keeps commits of the other
 
 
 class Verdict(enum.IntEnum):
     """What the listener decided about a connector."""
 
     ADMITTED = 1
-    LATER = 2  # it starts another job first
     REFUSED = 3  # it waits for other ranks
     WRONG_SECRET = 4  # sent without a proof
 
@@ -74,7 +72,6 @@ class Hello:
         names = {
             Role.STORE: "a client",
             Role.TUNNEL: f"task {self.connector}",
-            Role.COPY: f"worker {self.connector}",
         }
         return names.get(self.role, f"rank {self.connector}")
 
@@ -83,7 +80,6 @@ class Hello:
         names = {
             Role.STORE: "the store",
             Role.TUNNEL: "the program that started the job",
-            Role.COPY: f"worker {self.listener}",
         }
         return names.get(self.role, f"rank {self.listener}")
 
@@ -178,7 +174,7 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelK
 
     Raises:
         AuthError: The listener does not know the key.
-        NotAdmittedError: It knows it, and does not wait for this rank now.
+        NotAdmittedError: It knows it, and does not wait for this rank.
         ConnectionError: It closed the connection.
         TimeoutError: It did not answer in time.
     """
@@ -197,8 +193,7 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelK
         )
     if said[0] != Verdict.ADMITTED:
         raise NotAdmittedError(
-            f"{hello.listener_name()} does not wait for {hello.connector_name()}",
-            later=said[0] == Verdict.LATER,
+            f"{hello.listener_name()} does not wait for {hello.connector_name()}"
         )
     theirs, ours = _session(key, first, challenge)
     return ChannelKeys(send=theirs, receive=ours)

@@ -20,8 +20,4 @@ class AuthError(BootstrapError):
 
 
 class NotAdmittedError(BootstrapError):
-    """The other end knows the secret and does not wait for this rank, or not yet (`later`)."""
-
-    def __init__(self, message: str, *, later: bool) -> None:
-        super().__init__(message)
-        self.later = later
+    """The other end knows the secret and does not wait for this rank."""
