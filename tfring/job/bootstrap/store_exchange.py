@@ -12,13 +12,13 @@ with its connection, and rank 0 notices which rank is lost.
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from tfring.job.bootstrap.exchange import decode, encode
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.store import (
@@ -99,7 +99,12 @@ class StoreExchange:
         self._deadline += _REPORT_SECONDS
 
     def allgather(self, value: Any) -> list[Any]:
-        """See `Exchange.allgather`."""
+        """Gives every rank the values of all ranks, in the order of the members.
+
+        Every rank makes the same calls in the same order, from one thread. Values are JSON.
+
+        BootstrapError: a rank did not take part in time, or failed.
+        """
         data = encode(value)
         if len(data) > MAX_RECORD_BYTES:
             raise BootstrapError(f"rank {self._rank} has a record of {len(data)} bytes")
@@ -320,3 +325,42 @@ def _unpacked(data: bytes, limit: int) -> Any:
         return decode(zlib.decompressobj().decompress(data, limit))
     except zlib.error:
         raise BootstrapError("rank 0 sent a malformed list of records") from None
+
+
+def run_on_all_ranks(exchange: StoreExchange, step: Callable[[], Any]) -> list[Any]:
+    """Runs a step on every rank and returns the results of all; a failure of one fails all.
+
+    The error is this rank's own; else a BootstrapError that names the rank that failed.
+    """
+    failure: Exception | None = None
+    value: Any = None
+    try:
+        value = step()
+    except (BootstrapError, OSError, ValueError) as error:
+        failure = error
+    try:
+        answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
+    except BootstrapError:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    for other, answer in enumerate(answers):
+        if not isinstance(answer, dict):
+            raise BootstrapError(f"rank {other} sent a malformed record")
+        if answer.get("error"):
+            raise BootstrapError(f"the job could not start: rank {other}: {answer['error']}")
+    return [answer.get("value") for answer in answers]
+
+
+def encode(value: Any) -> bytes:
+    """Returns a value as JSON."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode(data: bytes) -> Any:
+    """Returns the value that some JSON describes; BootstrapError for anything else."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BootstrapError(f"a rank sent a record that is not JSON: {error}") from None

@@ -14,11 +14,10 @@ from attacks import Relay, Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
-    exchange,
     hosts,
     meeting,
     mesh,
-    mpi_exchange,
+    mpi,
     records,
     store_exchange,
 )
@@ -224,6 +223,7 @@ def test_a_name_server_that_is_silent(monkeypatch):
         over.wait(60)
         raise socket.gaierror("no answer")
 
+    monkeypatch.setattr(hosts, "LOOKUP_SECONDS", 0.5)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     far = dataclasses.replace(identity(1, 2, 29500), address="far.example")
     with pytest.raises(BootstrapError, match=r"far\.example"):
@@ -255,7 +255,7 @@ def test_mpi_that_does_not_load(connect_all, monkeypatch, caplog):
     def fail():
         raise BootstrapError("mpi4py cannot load an MPI library")
 
-    monkeypatch.setattr(mpi_exchange, "load_mpi", fail)
+    monkeypatch.setattr(mpi, "load_mpi", fail)
     port = free_port()
 
     def work(rank):
@@ -303,7 +303,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_addresses_stays(tmp_path):
     pipe = tmp_path / "addresses"
     os.mkfifo(pipe)
     with contextlib.ExitStack() as owned, pytest.raises(BootstrapError, match="no regular file"):
-        meeting.file_store(pipe, 0, 2, Patience("rank 0", 20), owned)
+        meeting.file_store(pipe, 0, 2, Settings(), Patience("rank 0", 20), owned)
     assert pipe.is_fifo()  # root could remove /dev/null
 
 
@@ -407,7 +407,7 @@ def test_records_of_many_ranks_are_small_on_the_wire():
         {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
     ]
     data = store_exchange._packed({"values": many})
-    assert len(data) < len(exchange.encode(many)) / 5
+    assert len(data) < len(store_exchange.encode(many)) / 5
     assert store_exchange._unpacked(data, 1 << 30) == {"values": many}
     with pytest.raises(BootstrapError):
         store_exchange._unpacked(data, 1000)  # the unpacked size is bounded
