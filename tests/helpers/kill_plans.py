@@ -11,7 +11,6 @@ from typing import NamedTuple
 _HERE = Path(__file__).parent
 STATIC = [str(_HERE / "killed_training.py")]
 ELASTIC = ["-m", "benchmarks.elastic.worker"]
-KERAS = [str(_HERE / "killed_keras.py")]
 # For each kind of job: its program, and the possible victims.
 KINDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "static": (STATIC, ("rank", "rank", "agent", "launcher")),
@@ -22,8 +21,6 @@ KINDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "elastic-nodes": (ELASTIC, ("rank", "agent", "host", "launcher")),
     "static-coordinator": (STATIC, ("rank", "agent", "host", "launcher", "coordinator")),
     "elastic-coordinator": (ELASTIC, ("rank", "agent", "host", "launcher", *["coordinator"] * 2)),
-    "keras": (KERAS, ("rank", "rank", "agent", "launcher")),
-    "keras-static": (KERAS, ("rank", "rank", "agent", "launcher")),
 }
 # The number of processes killed in a job.
 _COUNTS = (1, 2, 3, 3, 4)

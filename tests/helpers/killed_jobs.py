@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import plain_shell
-from kill_plans import KERAS, Kill, Plan
+from kill_plans import Kill, Plan
 from launcher_tools import ROOT, environment, run_command
 from network_namespaces import Hosts
 
@@ -29,7 +29,6 @@ HANG_SECONDS = 120.0
 # For --stop-timeout and --agent-timeout; for --start-timeout and --elastic-timeout: a host that is
 # waited for may not come back.
 STOP_SECONDS, SILENCE_SECONDS, START_SECONDS = 5, 10, 30
-EPOCHS = 4  # of Keras
 _LOOK_SECONDS = 0.01
 _LISTENS = "0A"  # in /proc/net/tcp
 # A killed rank leaves them for `tfring explain`; tfring removes them a few jobs later.
@@ -168,17 +167,13 @@ class Job:
         if self.hosts is not None:
             here, there = self.hosts.address(0), self.hosts.address(1)
             options += ["-H", f"{here}:{plan.ranks // 2},{there}:{(plan.ranks + 1) // 2}"]
-        options += ["--min-np", 1] if plan.elastic else ["--max-restarts", self._restarts()]
+        options += ["--min-np", 1] if plan.elastic else ["--max-restarts", 10]
         return [*options, "-np", plan.ranks]
-
-    def _restarts(self) -> int:
-        return 10
 
     def _command(self) -> list[object]:
         settings = Settings(steps=self.plan.steps, mb=0.05, state_mb=0.02)
-        program = self.plan.program
-        rest = str(EPOCHS) if program is KERAS else json.dumps(dataclasses.asdict(settings))
-        return [sys.executable, *program, self.folder, rest]
+        rest = json.dumps(dataclasses.asdict(settings))
+        return [sys.executable, *self.plan.program, self.folder, rest]
 
     def _launch(self, host: int) -> None:
         command = run_command(*self._options(host), *self._command())

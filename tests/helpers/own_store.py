@@ -73,10 +73,8 @@ class OwnStore(Store):
         with self._open() as table:
             return table.count(prefix)
 
-    def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
-    ) -> Watch:
-        watch = Watch("the own store", prefix, exact, self._limit(timeout))
+    def watch(self, prefix: str = "", *, timeout: Timeout | None = None) -> Watch:
+        watch = Watch("the own store", prefix, self._limit(timeout))
         with self._open() as table:
             for change in table.matching(prefix):
                 watch.put(change)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from kill_checks import AWAY, check_codes, check_weights, recoveries
-from kill_plans import ELASTIC, KERAS, KINDS, plan_of
-from killed_jobs import EPOCHS, Job
-from launcher_tools import ROOT, environment
+from kill_plans import ELASTIC, KINDS, plan_of
+from killed_jobs import Job
+from launcher_tools import environment
 
 from benchmarks.elastic.checks import quantiles
 
@@ -106,8 +106,6 @@ def run_many(options: argparse.Namespace) -> list[dict[str, Any]]:
         tempfile.TemporaryDirectory() as base,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
-        if any(KINDS[kind][0] is KERAS for kind in kinds):
-            clean_keras(Path(base))
 
         def one(seed: int, kind: str) -> dict[str, Any]:
             folder = Path(base) / f"{kind}-{seed}"
@@ -131,17 +129,6 @@ def run_many(options: argparse.Namespace) -> list[dict[str, Any]]:
                 found.append(future.result())
                 print(json.dumps(found[-1]), flush=True)
     return found
-
-
-def clean_keras(base: Path) -> None:
-    """Trains once without kills, for comparison."""
-    folder = base / "clean"
-    folder.mkdir()
-    subprocess.run(
-        [sys.executable, *KERAS, str(folder), str(EPOCHS)], check=True, env=environment(), cwd=ROOT
-    )
-    logged = (folder / "worker0.log").read_text().splitlines()
-    (base / "clean.json").write_text(logged[-1])
 
 
 def table(found: list[dict[str, Any]]) -> str:
@@ -170,7 +157,7 @@ def main() -> int:
     """Runs the jobs of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--kinds", default=",".join(k for k in KINDS if not k.startswith("keras")))
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=1, help="at the same time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from elastic_runs import TRAINING, ElasticRun, history_of
-from launcher_tools import alive, fake_ssh, wait_until
+from launcher_tools import alive, wait_until
 from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring.runtime._native")
@@ -47,46 +47,12 @@ def starts_with(job, members):
     )
 
 
-def lose_both(job):
-    """Loses one rank of two, and then the second before a replacement has joined.
-
-    Returns:
-        The committed steps, and the steps from which the training goes on.
-    """
-    assert job.trains(lambda m: len(m) == 2) == [1, 2]
-    job.ask("hold")
-    both = kill(job, 2)
-    job.trains(lambda m: m == [1])
-    assert wait_until(lambda: committed(job.folder, 1) > both + 20, 120)
-    alone = kill(job, 1)
-    job.take_back("hold")
-    members = job.trains(lambda m: len(m) > 0 and not {1, 2} & set(m))
-    return alone, starts_with(job, members)["step"]
-
-
 def finish(job):
     """Ends the training; all ranks have done each step once, from the first one on."""
     job.ask("stop")
     assert job.finish() == 0
     ends = [line for line in job.said if line["event"] == "end"]
     assert ends and {line["history"] for line in ends} == {history_of(ends[0]["step"])}
-
-
-def test_the_second_loss_comes_before_the_replacement_of_the_first(tmp_path):
-    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED) as job:
-        before, after = lose_both(job)
-        assert after >= before > 20
-        job.heard(r"generation 3: \d workers from commit \d{2}")
-        finish(job)
-    assert not [line for line in job.errors if "no worker is left that has" in line]
-
-
-def test_without_copies_it_begins_anew(tmp_path):
-    variables = {"TFRING_COMMIT_COPIES": "off"}
-    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED, **variables) as job:
-        before, after = lose_both(job)
-        assert after == 0 < before
-        finish(job)
 
 
 def memory_of(pid):
@@ -120,18 +86,22 @@ def test_the_only_host_with_ranks_is_lost(tmp_path):
             finish(job)
 
 
-def test_nothing_is_copied_where_two_hosts_have_it(tmp_path):
-    """Copies from the time when one rank was alone are freed on both hosts."""
-    options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1")
-    with ElasticRun(tmp_path, *options, script=LOGGED, PATH=fake_ssh(tmp_path)) as job:
+def test_the_second_loss_comes_before_the_replacement_of_the_first(tmp_path):
+    """Its host has a copy of the commits, which is freed when two ranks have them again."""
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED) as job:
         assert job.trains(lambda m: len(m) == 2) == [1, 2]
         assert not any(memory_of(job.pid(1)))
         job.ask("hold")
-        kill(job, 2)
+        both = kill(job, 2)
         job.trains(lambda m: m == [1])
-        assert wait_until(lambda: all(memory_of(job.pid(1))), 120)
+        assert wait_until(lambda: committed(job.folder, 1) > both + 20, 120)
+        assert all(memory_of(job.pid(1)))
+        before = kill(job, 1)
         job.take_back("hold")
-        assert job.trains(lambda m: len(m) == 2 and 2 not in m) == [1, 3]
-        assert wait_until(lambda: committed(tmp_path, 3) > 0, 120)
-        assert not any(memory_of(job.pid(1)) + memory_of(job.pid(3)))
+        members = job.trains(lambda m: len(m) > 0 and not {1, 2} & set(m))
+        assert starts_with(job, members)["step"] >= before > 20
+        job.heard(r"generation 3: \d workers from commit \d{2}")
+        members = job.trains(lambda m: len(m) == 2 and not {1, 2} & set(m))
+        assert wait_until(lambda: not any(memory_of(job.pid(members[0]))), 120)
         finish(job)
+    assert not [line for line in job.errors if "no worker is left that has" in line]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -134,27 +133,6 @@ def test_rank_and_size_come_from_the_record(process: Any) -> None:
         (0, 1, Rendezvous.NONE),
     ]
     assert process.link.heard == ["ready", ("connected", 4), ("connected", 6)]
-
-
-def test_what_it_does_while_it_waits_is_over_when_it_connects(process: Any) -> None:
-    """And goes on if it has to wait again."""
-    happened: list[str] = []
-
-    @contextlib.contextmanager
-    def waiting() -> Iterator[None]:
-        happened.append("waits")
-        yield
-        happened.append("ends")
-
-    def begin(*_: Any) -> None:
-        happened.append("connects")
-        if len(happened) == 3:
-            raise BootstrapError("lost")
-
-    process.link.records = [record(1), record(2)]
-    process._begin = begin
-    process.join(waiting)
-    assert happened == ["waits", "ends", "connects"] * 2
 
 
 def test_a_generation_that_fails_is_followed_by_the_next(process: Any) -> None:

@@ -9,21 +9,6 @@ import time
 from elastic_processes import ElasticJob
 
 
-def test_survivors_of_a_kill_go_on_in_their_order_and_a_new_worker_joins():
-    with ElasticJob([("a", 2), ("b", 2)], np=4, min_np=2, max_np=4) as job:
-        first = job.wait_for_record(lambda members: len(members) == 4)
-        victim = first["members"][1]
-        survivors = [worker for worker in first["members"] if worker != victim]
-        killed_at = job.kill(victim)
-        left = job.wait_for_record(lambda m: [w for w in m if w != 5] == survivors, after=1)
-        full = job.wait_for_record(lambda members: len(members) == 4, after=1)
-        assert first["generation"] == 1 < left["generation"] <= full["generation"]
-        # The ranks of a host are side by side, and the new one is the last of its host.
-        assert full["members"] == [survivors[0], 5, *survivors[1:]]
-        assert job.exit_codes == {victim: 137}
-        print(f"from the kill to the next record: {1000 * (left['at'] - killed_at):.1f} ms")
-
-
 def test_a_spare_takes_the_place_in_the_next_generation():
     with ElasticJob([("a", 4)], np=3, min_np=2, max_np=3, spares=1) as job:
         job.wait_for_record(lambda members: len(members) == 3)
@@ -33,20 +18,6 @@ def test_a_spare_takes_the_place_in_the_next_generation():
         record = job.wait_for_record(lambda members: True, after=1)
         assert record["generation"] == 2
         assert record["members"] == [*members[1:], spare]
-
-
-def test_the_death_of_all_but_one_loses_no_commit():
-    with ElasticJob([("a", 4)], np=4, min_np=1, max_np=4) as job:
-        job.wait_for_record(lambda members: len(members) == 4)
-        for worker in (1, 2, 4):
-            job.kill(worker)
-        job.wait_for_record(lambda members: members == [3] or members[0] == 3, after=1)
-        full = job.wait_for_record(lambda m: len(m) == 4 and m[0] == 3, after=1)
-        commits = [
-            (line["generation"], line["commit"]) for line in job.said if line["event"] == "runs"
-        ]
-        assert commits == sorted(commits)
-        assert len({c for g, c in commits if g == full["generation"]}) == 1
 
 
 def test_a_worker_that_slept_is_fenced_and_leaves_with_75():
@@ -121,14 +92,6 @@ def test_the_job_ends_at_the_reset_limit():
         ((code, reason),) = job.ends
         assert code == 1 and "limit of 1 resets" in reason
         assert job.service.phase == "over"
-
-
-def test_all_end_together_when_the_training_is_over():
-    with ElasticJob([("a", 3)], np=3, min_np=1, max_np=3, worker={"commits": 40}) as job:
-        job.wait(lambda: job.ends and len(job.exit_codes) == 3)
-        assert job.ends == [(0, "the training is over")]
-        assert set(job.exit_codes.values()) == {0}
-        job.wait(lambda: job.store.num_keys("membership/") == 0)
 
 
 def test_fifty_kills_of_eight_workers():

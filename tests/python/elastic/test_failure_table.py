@@ -20,8 +20,8 @@ HANG_SECONDS = 240.0
 FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
-# Rows that resemble others: only `make test-all` runs them.
-ALIKE = {"flapping", "same_error", "several"}
+# Rows that resemble others, or quick tests beside this one: only `make test-all` runs them.
+ALIKE = {"flapping", "same_error", "several", "joins", "below_min", "store_away"}
 ROWS = cases(
     [name for name in rows.ROWS if name not in SLOW], quick=rows.ROWS.keys() - SLOW - ALIKE
 )
@@ -62,10 +62,3 @@ def test_a_row(tmp_path, name):
 def test_a_row_for_long(tmp_path, name):
     make, count = rows.ROWS[name]
     check(make(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("spares", [0, 1])
-def test_many_kills(tmp_path, seed, spares):
-    check(rows.kills(tmp_path, seed, 100, spares=spares, hang_seconds=HANG_SECONDS))

@@ -162,17 +162,6 @@ def test_a_new_coordinator_hears_that_the_program_recovers():
         job.wait(lambda: len(told) > 1)
 
 
-def test_what_abandons_may_fail():
-    with Links(np=1) as job:
-        link = job.link(1)
-        link._on_abandon = lambda generation: 1 / 0
-        link.ready()
-        number = job.train([link]).generation
-        link.failed(number)
-        link.stopped(number, Position(2, 2))
-        assert job.train([link]).position == Position(2, 2)
-
-
 def test_impossible_workers_are_refused():
     with Links() as job, pytest.raises(ValueError, match="ids begin with 1"):
         job.link(0)

@@ -25,7 +25,6 @@ FEW = [
     ("elastic-coordinator", 2),
 ]
 JOBS = 40
-KERAS_JOBS = 15
 
 
 def check(folder, kind, seed):
@@ -43,14 +42,6 @@ def test_a_few_processes_are_killed(tmp_path, kind, seed):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, JOBS + 1))
-@pytest.mark.parametrize("kind", [kind for kind in random_kills.KINDS if "keras" not in kind])
+@pytest.mark.parametrize("kind", random_kills.KINDS)
 def test_many_processes_are_killed(tmp_path, kind, seed):
     check(tmp_path / "job", kind, seed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["keras", "keras-static"])
-def test_processes_of_keras_are_killed(tmp_path, kind):
-    random_kills.clean_keras(tmp_path)
-    for seed in range(1, KERAS_JOBS + 1):
-        check(tmp_path / f"job{seed}", kind, seed)

@@ -142,13 +142,6 @@ def test_reset_callbacks_are_called_in_order() -> None:
     state.check_host_updates()  # messages from before belong to the ended generation
 
 
-def test_a_state_of_an_own_class_says_what_it_lacks() -> None:
-    state = State()
-    for call in (state.save, state.restore, state.sync):
-        with pytest.raises(NotImplementedError):
-            call()
-
-
 def test_the_first_sync_begins_a_lineage() -> None:
     state: Any = ObjectState(broadcast, lambda: 0)
     assert state._progress.lineage == 0
@@ -293,12 +286,3 @@ def test_a_copy_holds_the_last_commit_of_attributes() -> None:
     assert cursors[1].state_dict() == cursors[0].state_dict()
     np.testing.assert_array_equal(other.table, table)
     other.table[0] = 5.0  # is its own
-
-
-def test_a_class_with_a_save_of_its_own_is_not_copied() -> None:
-    class Mine(ObjectState):
-        def save(self) -> None:
-            super().save()
-
-    assert Mine(broadcast, lambda: 0, epoch=0)._pack() is None
-    assert State()._pack() is None

@@ -19,7 +19,6 @@ from tfring.job.bootstrap import (
     mesh,
     mpi,
     records,
-    store_exchange,
 )
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.patience import Patience
@@ -349,13 +348,6 @@ def test_a_place_that_cannot_be_used_blocks_nobody(trouble, tmp_path, monkeypatc
     assert os.listdir(tmp_path / ".cache/tfring") == ["secret"]
 
 
-def test_the_systems_folder_for_this_user_is_preferred(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_RUN", tmp_path)
-    (tmp_path / str(os.geteuid())).mkdir()
-    sources.secret_of_this_user()
-    assert os.listdir(tmp_path / str(os.geteuid()) / "tfring") == ["secret"]
-
-
 def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     """Fakes munge's commands: only the user for whom a text was encoded can decode it."""
     scripts = {
@@ -399,22 +391,3 @@ def test_ranks_meet_without_any_port_given():
     assert not errors
     for membership in memberships.values():
         close(membership)
-
-
-def test_records_of_many_ranks_are_small_on_the_wire():
-    mine = records.Record.of_this_process(identity(0, 2, 1), read_settings({})).to_json()
-    many = [
-        {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
-    ]
-    data = store_exchange._packed({"values": many})
-    assert len(data) < len(store_exchange.encode(many)) / 5
-    assert store_exchange._unpacked(data, 1 << 30) == {"values": many}
-    with pytest.raises(BootstrapError):
-        store_exchange._unpacked(data, 1000)  # the unpacked size is bounded
-
-
-def test_that_the_key_travels_openly_is_said_once(caplog):
-    records._warn_of_open_key.cache_clear()
-    for _ in range(2):
-        records._warn_of_open_key("MPI")
-    assert caplog.text.count("MPI sends this job's key between hosts unencrypted") == 1

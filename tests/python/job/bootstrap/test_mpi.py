@@ -31,7 +31,7 @@ TOGETHER = """
 """
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_open_mpi(tmp_path, count):
     text = TOGETHER if count > 1 else TOGETHER.replace("assert world.mpi", "assert not world.mpi")
     done = mpirun(count, write_script(tmp_path, text))
@@ -40,10 +40,9 @@ def test_open_mpi(tmp_path, count):
     assert lines == sorted(2 * [f"rank {r} of {count}" for r in range(count)])
 
 
-@pytest.mark.parametrize("loaded", ["import mpi4py", "from mpi4py import MPI"])
-def test_mpi_that_mpi4py_must_not_start(tmp_path, loaded):
+def test_mpi_that_mpi4py_must_not_start(tmp_path):
     """If mpi4py must not start MPI, init does, as Horovod's init."""
-    header = f"import mpi4py; mpi4py.rc.initialize = False\n{loaded}\n"
+    header = "import mpi4py; mpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
     text = """
     from tfring.runtime import topology
     from tfring import world
@@ -91,9 +90,8 @@ def test_ranks_wait_for_one_that_works_on_after_shutdown(tmp_path):
     assert (done.returncode, done.stdout) == (0, "saved"), done.stderr
 
 
-@pytest.mark.parametrize("ending", ["raise ValueError('only here')", "raise SystemExit(3)"])
-def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
-    text = f"""
+def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path):
+    text = """
     import numpy as np
     from tfring.runtime import topology
     from tfring import world
@@ -101,13 +99,12 @@ def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
     world.init()
     core.barrier(name="here")
     if topology.rank() == 1:
-        {ending}
+        raise ValueError('only here')
     core.allreduce(np.ones(3, np.float32), name="alone", op=1)
     """
     done = mpirun(2, write_script(tmp_path, text))
     assert done.returncode != 0
-    if "only here" in ending:
-        assert "ValueError: only here" in done.stderr
+    assert "ValueError: only here" in done.stderr
 
 
 def test_wrong_mpi_is_recognised(tmp_path):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import AS_ROOT, ROOT, finish, mpirun, open_mpi_command, run, write_script
+from launcher_tools import ROOT, finish, mpirun, run, write_script
 from tiers import slow
 
 from tfring.job.bootstrap import mpi_data
@@ -132,23 +132,11 @@ def test_a_program_that_finalises_mpi_first(tmp_path):
     assert "finalised" in done.stdout and "was lost" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("header", "folder", "message"),
-    [
-        ("import mpi4py; mpi4py.rc.thread_level = 'serialized'", None, "MPI_THREAD_MULTIPLE"),
-        ("", "bare", "has no plug-in libtfring_mpi_openmpi.so for Open MPI v"),
-    ],
-)
-def test_why_mpi_cannot_be_used(tmp_path, header, folder, message):
-    more = {}
-    if folder:
-        shutil.copytree(LIBRARIES, tmp_path / folder, ignore=shutil.ignore_patterns("*_mpi_*"))
-        more = {"TFRING_X_LIB_DIR": str(tmp_path / folder)}
-    path = write_script(tmp_path, "from tfring import world\nworld.init()\n", header=header + "\n")
-    command = [*open_mpi_command(), "-np", "2", sys.executable, path]
-    done = finish(command, **AS_ROOT, **BY_MPI, **more)
-    assert done.returncode != 0
-    assert message in done.stderr
+def test_mpi_without_threads_cannot_be_used(tmp_path):
+    header = "import mpi4py; mpi4py.rc.thread_level = 'serialized'\n"
+    path = write_script(tmp_path, "from tfring import world\nworld.init()\n", header=header)
+    done = launched("openmpi", 2, path)
+    assert done.returncode != 0 and "MPI_THREAD_MULTIPLE" in done.stderr
 
 
 def test_one_rank_without_a_plug_in_is_named_by_all(tmp_path):

@@ -34,7 +34,7 @@ from tfring.job.handshake.listener import bind
 from tfring.job.security.secret import job_key
 from tfring.job.security.sources import JobSecret
 from tfring.launch.agents import addresses
-from tfring.launch.agents.addresses import open_rendezvous, own_address
+from tfring.launch.agents.addresses import own_address
 from tfring.runtime import _native
 from tfring.runtime.settings.environment import Settings, read_settings
 
@@ -53,7 +53,7 @@ def talk(memberships, kind):
             assert os.read(fd, 4) == struct.pack(">I", peer)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [2, 5])
 def test_all_ranks_are_connected(connect_all, size):
     memberships, errors = connect_all(size)
     assert not errors
@@ -88,12 +88,6 @@ def test_large_jobs_connect_ring_neighbours_first(connect_all, monkeypatch):
             assert sock.getsockname() == options.data_endpoints[rank]
             socket.create_connection(options.data_endpoints[rank], timeout=10).close()
     assert len(seen) == 1
-
-
-def test_small_jobs_listen_only_while_they_connect(connect_all):
-    memberships, errors = connect_all(3)
-    assert not errors
-    assert all(m.listener is None for m in memberships.values())
 
 
 def test_each_generation_has_its_own_keys_and_number(connect_all):
@@ -159,28 +153,6 @@ def joined(port, rank, size):
     owned = contextlib.ExitStack()
     store, _ = meeting.join(place, rank, patience, owned)
     return store, StoreExchange(store, rank, range(size), patience, owned=owned)
-
-
-def test_rank_that_ends_before_all_are_there():
-    """A replacement may come until the time is up."""
-    port = free_port()
-    settings = Settings(secret=SECRET, start_timeout=6)
-    gone = threading.Event()
-
-    def work(rank):
-        if rank == 1:
-            store, _ = joined(port, 1, 3)
-            store.close()
-            gone.set()
-            return None
-        if rank == 2:  # the last; with all there rank 0 would begin
-            gone.wait(10)
-            time.sleep(0.5)
-        return connect_job(identity(rank, 3, port), settings, {})
-
-    _, errors = run_ranks(work, range(3))
-    for rank in (0, 2):
-        assert "rank 1 of 3 did not come (rank 1 came and went)" in str(errors[rank])
 
 
 def test_another_process_comes_in_the_place_of_one_that_was_killed():
@@ -281,17 +253,6 @@ def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     assert "rank 1" in str(errors[0]) and "nope0" in str(errors[0])
 
 
-def test_interface_is_respected(connect_all):
-    own = [a for a in hosts.interface_addresses() if not a.loopback]
-    if not own:
-        pytest.skip("this machine has only a loopback interface")
-    settings = Settings(secret=SECRET, start_timeout=20, interface=(own[0].interface,))
-    memberships, errors = connect_all(2, settings)
-    assert not errors
-    with socket.socket(fileno=os.dup(memberships[0].data_fds[1])) as sock:
-        assert sock.getsockname()[0] == own[0].address
-
-
 def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
     memberships, _ = connect_all(2)
     for fds in (memberships[0].data_fds, memberships[0].control_fds):
@@ -361,8 +322,8 @@ def test_records_survive_json():
         records.Record.from_json(mine.to_json(), 3)
 
 
-@pytest.mark.parametrize("on_a_host", [1, 8, 200])
-@pytest.mark.parametrize("size,limit", [(2, 64), (3, 2), (64, 64), (65, 64), (200, 64)])
+@pytest.mark.parametrize("on_a_host", [1, 8])
+@pytest.mark.parametrize("size,limit", [(3, 2), (64, 64), (65, 64)])
 def test_links_are_the_same_at_both_ends(size, limit, on_a_host):
     host_ids = [str(rank // on_a_host) for rank in range(size)]
     links = [mesh.links(rank, host_ids, limit) for rank in range(size)]
@@ -397,45 +358,6 @@ def test_rank_that_is_early_for_another_job_retries():
         2: (0, 2),
     }
     assert all(m.local_size == 2 for m in memberships.values())
-
-
-def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
-    """A stranger could fill the queue of a listener that accepts no connections."""
-    sock = open_rendezvous(None, None)
-    port, heir = sock.getsockname()[1], sock.dup()  # the second is of a shell around the program
-    fd = sock.detach()
-
-    def meet(rank):
-        inherited = fd if rank == 0 else None
-        place = meeting.Meeting("127.0.0.1", [port], KEY, inherited_fd=inherited)
-        with contextlib.ExitStack() as owned:
-            if rank == 0:
-                store = meeting.serve(place, 2, owned)
-            else:
-                store = meeting.join(place, rank, Patience("", 20), owned)[0]
-            found = StoreExchange(store, rank, range(2), Patience("a rank", 20), owned=owned)
-            assert found.allgather(rank) == [0, 1]
-            found.close()
-
-    def refused():
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), 5)
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            other.bind(("127.0.0.1", port))
-
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), 5)
-    for _ in range(2):
-        _, errors = run_ranks(meet, range(2))
-        assert not errors
-        refused()
-    listening._kept.pop(port).close()  # the program has ended, and the shell starts another
-    fd = heir.detach()
-    _, errors = run_ranks(meet, range(2))
-    assert not errors
-    refused()
-    listening._kept.pop(port).close()
 
 
 def test_an_interface_with_an_ipv6_address_only(monkeypatch):

@@ -113,30 +113,26 @@ def tf_config(*workers):
     return {"TF_CONFIG": json.dumps(cluster)}
 
 
-OVER_MPI = {"TFRING_RENDEZVOUS_ADDR": "node0", "TFRING_RENDEZVOUS_PORT": "4000"}
 SEVERAL_HOSTS = [
-    # variables, TFRING_X_MEETING, whether the job has ranks on several hosts (None: not said)
-    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, None, False),
-    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, None, True),
-    ({k: v for k, v in TORCHRUN.items() if k != "LOCAL_WORLD_SIZE"}, None, None),
-    (tf_config("h0:1", "h0:2"), None, False),
-    (tf_config("h0:1", "h1:1"), None, True),
-    (tf_config("[fd00::1]:1", "[fd00::1]:2"), None, False),
-    (tf_config("[fd00::1]:1", "[fd00::2]:1"), None, True),
-    (TF_CONFIG, None, True),
-    ({**SLURM, "SLURM_STEP_NUM_NODES": "1"}, None, False),
-    ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, None, True),
-    (SLURM, None, None),
-    ({**OPEN_MPI, **OVER_MPI}, "rendezvous", True),
-    ({**OPEN_MPI, **OVER_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, "rendezvous", False),
-    ({**MPICH, **OVER_MPI}, "rendezvous", False),
+    # variables, whether the job has ranks on several hosts (None: not said)
+    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, False),
+    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, True),
+    ({k: v for k, v in TORCHRUN.items() if k != "LOCAL_WORLD_SIZE"}, None),
+    (tf_config("h0:1", "h0:2"), False),
+    (tf_config("h0:1", "h1:1"), True),
+    (tf_config("[fd00::1]:1", "[fd00::1]:2"), False),
+    (tf_config("[fd00::1]:1", "[fd00::2]:1"), True),
+    (TF_CONFIG, True),
+    ({**SLURM, "SLURM_STEP_NUM_NODES": "1"}, False),
+    ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, True),
+    (SLURM, None),
 ]
 
 
-@pytest.mark.parametrize("environ,meeting,several", SEVERAL_HOSTS)
-def test_whether_the_job_has_several_hosts(environ, meeting, several):
+@pytest.mark.parametrize("environ,several", SEVERAL_HOSTS)
+def test_whether_the_job_has_several_hosts(environ, several):
     """A job on one host needs no secret; see test_meeting.py for the others."""
-    assert find_identity(environ, have_mpi4py=True, meeting=meeting).several_hosts is several
+    assert find_identity(environ, have_mpi4py=True).several_hosts is several
 
 
 ORDER = [
@@ -211,19 +207,8 @@ def test_mpi_that_does_not_load_under_slurm():
     found = find_identity(step, have_mpi4py=True)
     assert found.rendezvous is Rendezvous.MPI and found.fallback is not None
     assert found.fallback.rendezvous is Rendezvous.TCP and found.fallback.rank == found.rank
-    assert find_identity(step, have_mpi4py=True, meeting="mpi").fallback is None
-    assert find_identity(step, have_mpi4py=True, meeting="rendezvous") == found.fallback
     # The step of a daemon that mpirun started on this node.
     assert find_identity({**step, "PMI_RANK": "0"}, have_mpi4py=True).fallback is None
-
-
-def test_mpirun_without_mpi_needs_an_address():
-    with pytest.raises(IdentityError, match="TFRING_RENDEZVOUS_ADDR"):
-        find_identity(OPEN_MPI, have_mpi4py=True, meeting="rendezvous")
-    where = {"TFRING_RENDEZVOUS_ADDR": "node0", "TFRING_RENDEZVOUS_PORT": "4000"}
-    found = find_identity({**OPEN_MPI, **where}, have_mpi4py=True, meeting="rendezvous")
-    assert found.rendezvous is Rendezvous.TCP
-    assert (found.address, found.port) == ("node0", 4000)
 
 
 def test_torchrun_agent_keeps_its_port_and_restarts_are_new_jobs():

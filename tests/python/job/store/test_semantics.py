@@ -10,7 +10,6 @@ import pytest
 from store_tools import LIMIT, in_threads
 
 from tfring.job.store import (
-    Change,
     PrefixStore,
     StoreConnectionError,
     StoreLimitError,
@@ -175,15 +174,6 @@ def test_watch_begins_with_what_is_there(shared):
         assert revisions == sorted(set(revisions))
         with pytest.raises(StoreTimeoutError, match="has changed"):
             watch.next(0.05)
-
-
-def test_watch_of_one_key(shared):
-    store = shared.client()
-    with store.watch("k", exact=True) as watch:
-        store.set("k2", b"not this")
-        store.set("k", b"this")
-        change = watch.next()
-        assert isinstance(change, Change) and change[:2] == ("k", b"this")
 
 
 def test_a_watch_can_be_looked_at_without_waiting(shared):

@@ -89,7 +89,7 @@ def test_a_slow_client_harms_nobody(tcp):
 def test_a_slow_watcher_costs_the_server_no_more_than_the_keys(tcp):
     store = tcp.client()
     slow = opened(tcp.server.port)
-    slow.send(Request(Op.WATCH, 1, 1, (b"", b"")).encode())
+    slow.send(Request(Op.WATCH, 1, 1, (b"",)).encode())
     value = bytes(64 << 10)
     for number in range(200):  # 13 MB, more than the sockets hold
         store.set("same", value + b"%d" % number)
