@@ -130,8 +130,7 @@ def init(
 
 def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None) -> None:
     settings = _read_settings()
-    identity = given.identity(os.environ)
-    identity = identity or find_identity(os.environ, meeting=settings.meeting)
+    identity = given.identity(os.environ) or find_identity(os.environ)
     if identity.rank == 0:  # all ranks of a job have them
         _warn(settings.unknown)
     last_set = int(_native.core.last_process_set())

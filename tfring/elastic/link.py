@@ -295,7 +295,7 @@ class WorkerLink:
         self._watch_again_at = time.monotonic() + _STORE_SECONDS
         try:
             for key in (keys.order_key(self._worker), keys.answer_key(self._worker)):
-                self._watches.append(self._store.watch(key, exact=True, timeout=_STORE_SECONDS))
+                self._watches.append(self._store.watch(key, timeout=_STORE_SECONDS))
         except StoreError as error:
             _log.debug("worker %d cannot hear the coordinator: %s", self._worker, error)
             self._end_watches()

@@ -114,6 +114,6 @@ def _mpi(identity: Identity, comm: Any) -> Any:
     except BootstrapError as error:
         if comm is not None or identity.fallback is None:
             raise
-        _log.warning("%s; the ranks meet over TCP instead (TFRING_X_MEETING)", error)
+        _log.warning("%s; the ranks meet over TCP instead", error)
         return None
     return mpi

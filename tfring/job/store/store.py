@@ -192,9 +192,7 @@ class Store:
         """
         return int(self._request(Op.NUM_KEYS, ((self._prefix + prefix).encode(),), timeout)[0])
 
-    def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
-    ) -> Watch:
+    def watch(self, prefix: str = "", *, timeout: Timeout | None = None) -> Watch:
         """Returns a watch of the keys that begin with a prefix.
 
         It first returns the keys that exist, then every change. If a key changes faster than the
@@ -202,20 +200,17 @@ class Store:
 
         Args:
             prefix: What keys begin with.
-            exact: Only the key that is `prefix` itself.
             timeout: How long the watch waits for a change; None: the store's timeout.
         """
         limit, begin = self._limit(timeout), self._prefix + prefix
         watch = Watch(
             self._connection.where,
             begin,
-            exact,
             limit,
             closed=self._connection.end_watch,
             hidden=len(self._prefix),
         )
-        fields = (begin.encode(), b"1" if exact else b"")
-        if self._connection.request(Op.WATCH, fields, limit, watch) is None:
+        if self._connection.request(Op.WATCH, (begin.encode(),), limit, watch) is None:
             raise self._silent(Op.WATCH, limit)
         return watch
 

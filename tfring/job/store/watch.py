@@ -47,7 +47,6 @@ class Watch:
         self,
         where: str,
         prefix: str,
-        exact: bool,
         timeout: float,
         *,
         closed: Callable[[Watch], None] | None = None,
@@ -58,7 +57,7 @@ class Watch:
         `closed` is called once, when the watch is closed. `hidden` characters of each key are left
         out in the changes that it returns.
         """
-        self.prefix, self.exact = prefix, exact
+        self.prefix = prefix
         self._where = where
         self._timeout = timeout
         self._on_close = closed
@@ -69,10 +68,6 @@ class Watch:
         self._failure: StoreError | None = None
         self._closed = False
         self._ready: Callable[[], None] | None = None
-
-    def matches(self, key: str) -> bool:
-        """Whether the watch is about a key."""
-        return key == self.prefix if self.exact else key.startswith(self.prefix)
 
     def next(self, timeout: float | None = None) -> Change:
         """Returns the next change.
@@ -145,7 +140,7 @@ class Watch:
     def put(self, change: Change) -> None:
         """Adds a change, unless the watch has it already. For stores."""
         with self._condition:
-            if not self.matches(change.key):
+            if not change.key.startswith(self.prefix):
                 return
             if change.value is None and change.key not in self._known:
                 return

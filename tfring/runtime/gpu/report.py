@@ -12,7 +12,7 @@ from typing import Any
 
 from tfring.runtime import _native
 from tfring.runtime.gpu import nccl
-from tfring.runtime.gpu.driver import DEFAULT_DRIVER, DriverError, Gpu, driver_version, list_gpus
+from tfring.runtime.gpu.driver import DEFAULT_DRIVER, Driver, DriverError, Gpu
 from tfring.runtime.gpu.toolkit import find_toolkit
 from tfring.runtime.gpu.usage import nvml
 
@@ -28,11 +28,11 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
     """
     lines: list[tuple[str, str]] = []
     problems: list[str] = []
-    driver = runtime.get("CUDA_DRIVER") or DEFAULT_DRIVER
     gpus: list[Gpu] = []
     try:
-        lines.append(("CUDA driver", f"for CUDA {driver_version(driver)}"))
-        gpus = list_gpus(driver)
+        driver = Driver(runtime.get("CUDA_DRIVER") or DEFAULT_DRIVER)
+        lines.append(("CUDA driver", f"for CUDA {driver.version()}"))
+        gpus = driver.gpus()
     except DriverError as error:
         lines.append(("CUDA driver", f"none: {error}"))
     wanted = runtime.get("GPU_OPERATIONS", "auto")
@@ -43,7 +43,7 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
         return {"lines": lines, "problems": problems}
     users = _users()
     for gpu in gpus:
-        lines.append((f"GPU {gpu.index}", _describe(gpu, users)))
+        lines.append((f"GPU {gpu.number}", _describe(gpu, users)))
     found = nccl.find_nccl(runtime)
     lines.append(("NCCL", found.text))
     if found.trouble and wanted == "nccl":
@@ -87,15 +87,11 @@ def _path_text(wanted: str, found: nccl.Found) -> str:
 
 def _describe(gpu: Gpu, users: Mapping[str, list[str]] | None) -> str:
     major, minor = gpu.capability
-    peers = ", ".join(map(str, gpu.peers)) or "none"
     if users is None:
         used = "who uses it is not known (pip install nvidia-ml-py)"
     else:
         used = f"used by {', '.join(users.get(gpu.uuid, [])) or 'nobody'}"
-    return (
-        f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, sm_{major}{minor}, {gpu.uuid}; direct access "
-        f"to GPUs: {peers}; {used}"
-    )
+    return f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, sm_{major}{minor}, {gpu.uuid}; {used}"
 
 
 def _users() -> dict[str, list[str]] | None:

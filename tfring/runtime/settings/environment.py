@@ -45,7 +45,6 @@ class Settings:
     bind_addr: str | None = None
     advertise_addr: str | None = None
     port_range: str | None = None
-    meeting: str | None = None
     job_id: str | None = None
     stopped_exit_code: int = _default("STOPPED_EXIT_CODE")
     stop_timeout: float | None = None

@@ -79,13 +79,6 @@ START = Group(
             default_text="any free port",
             reader=Reader.PYTHON,
         ),
-        choice(
-            "MEETING",
-            "How ranks find each other where both ways are possible: `mpi` or `rendezvous`.",
-            choices=("mpi", "rendezvous"),
-            reader=Reader.PYTHON,
-            internal=True,
-        ),
         text(
             "RENDEZVOUS_ADDR",
             "The address where rank 0 listens while the job starts.",

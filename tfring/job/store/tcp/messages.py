@@ -33,7 +33,7 @@ class Op(enum.IntEnum):
     COMPARE_SET = 7  # key, expected, desired -> value
     DELETE = 8  # key -> b"1" or b""
     NUM_KEYS = 9  # prefix -> number
-    WATCH = 10  # prefix, b"1" if exact -> and then CHANGED and SYNCED with this number
+    WATCH = 10  # prefix -> and then CHANGED and SYNCED with this number
     UNWATCH = 11  # number of the watch
     CANCEL = 12  # number of a GET or WAIT that nobody waits for any more; no answer
     PING = 13

@@ -34,8 +34,8 @@ class Waiting:
 class PeerWatch:
     """What a client watches, and what it has yet to be told."""
 
-    def __init__(self, prefix: str, exact: bool, state: list[Change], revision: int) -> None:
-        self._prefix, self._exact = prefix, exact
+    def __init__(self, prefix: str, state: list[Change], revision: int) -> None:
+        self._prefix = prefix
         self._state = deque(state)
         self._revision = revision
         self._synced = False
@@ -43,7 +43,7 @@ class PeerWatch:
 
     def matches(self, key: str) -> bool:
         """Whether the watch is about a key."""
-        return key == self._prefix if self._exact else key.startswith(self._prefix)
+        return key.startswith(self._prefix)
 
     def put(self, change: Change) -> None:
         """Adds a change."""

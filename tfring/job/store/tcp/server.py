@@ -293,11 +293,11 @@ class StoreServer:
         return ()
 
     def _watch(self, peer: Peer, request: Request) -> None:
-        prefix, exact = request.fields[0].decode(), bool(request.fields[1])
+        prefix = request.fields[0].decode()
         if len(peer.watches) >= _MOST_OF_ONE:
             raise StoreLimitError(f"a client of the store has {_MOST_OF_ONE} watches: close some")
-        state = [c for c in self._table.matching(prefix) if not exact or c.key == prefix]
-        peer.watches[request.number] = PeerWatch(prefix, exact, state, self._table.revision)
+        state = self._table.matching(prefix)
+        peer.watches[request.number] = PeerWatch(prefix, state, self._table.revision)
         self._watching.add(peer)
 
     # Waiting for keys, and what changes tell others.
