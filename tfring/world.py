@@ -42,7 +42,7 @@ from tfring.runtime import log as logs
 from tfring.runtime.exceptions import described
 from tfring.runtime.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
 from tfring.runtime.process_sets import ProcessSet, registry
-from tfring.runtime.process_sets.given import given_sets, job_and_sets
+from tfring.runtime.process_sets.registry import given_sets, job_and_sets
 from tfring.runtime.settings.environment import Settings, native_values, read_settings
 from tfring.runtime.signals import exits, interrupts, uncaught
 from tfring.runtime.topology import is_initialized

@@ -22,7 +22,7 @@ LIMIT = 120.0  # seconds; far more than needed
 class Shared:
     """One store of a kind, and separate clients, as different threads or processes have them."""
 
-    def __init__(self, kind, folder):
+    def __init__(self, kind):
         self.kind = kind
         self._stack = contextlib.ExitStack()
         self.server = self._stack.enter_context(

@@ -95,11 +95,6 @@ def train(
         assert job.exits == 1
 
 
-def test_it_returns_what_the_function_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    value, calls = train(monkeypatch, ["value"])
-    assert value == "value" and calls == ["enter", "sync", "train", "finish"]
-
-
 def test_a_lost_rank_and_a_change_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     value, calls = train(monkeypatch, [OSError(), HostsUpdatedInterrupt(), 3])
     again = ["reset", "sync", "train"]
@@ -119,42 +114,6 @@ def test_other_exceptions_leave_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(type(error)) as caught:
             train(monkeypatch, [error])
         assert caught.value is error
-
-
-def test_a_failure_while_the_state_is_taken_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = Recorded()
-    job = MadeUpJob(state.calls, [True])
-    monkeypatch.setattr(loop, "present_recovery", lambda: job)
-    failures = [OSError(), OSError()]
-
-    def fail() -> None:
-        state.calls.append("callback")
-        if failures:
-            raise failures.pop()
-
-    state.register_reset_callbacks([fail])
-    outcomes: list[Any] = [HostsUpdatedInterrupt()]
-
-    @run
-    def function(given: State) -> str:
-        if outcomes:
-            raise outcomes.pop()
-        return "through"
-
-    assert function(state) == "through"
-    once = ["reset", "callback"]
-    assert state.calls == [
-        "enter",
-        "sync",
-        "at boundary",
-        *once,
-        "after failure",
-        *once,
-        "after failure",
-        *once,
-        "sync",
-        "finish",
-    ]
 
 
 def test_a_job_that_is_not_elastic_goes_back_when_the_program_asks_for_it() -> None:

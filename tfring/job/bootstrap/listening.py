@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import socket
-import stat
 import time
 from collections.abc import Sequence
 
@@ -91,18 +89,11 @@ def _bind_one(address: str, ports: Sequence[int], backlog: int, place: str) -> s
 def adopt_socket(fd: int, port: int) -> socket.socket | None:
     """Takes over an inherited socket; None if ``fd`` is not one that is bound to that port."""
     try:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return None
-        probe = socket.socket(fileno=os.dup(fd))
+        sock = socket.socket(fileno=fd)
     except OSError:
         return None
-    try:
-        name = probe.getsockname()
-        connected = probe.getpeername()
-    except OSError:
-        connected = ()
-    if connected or len(name) < 2 or name[1] != port:
-        probe.close()
+    if sock.getsockname()[1:2] != (port,):
+        sock.detach()
         return None
-    os.close(fd)  # so that neither a child process nor a second init can use it
-    return probe
+    sock.set_inheritable(False)
+    return sock

@@ -7,7 +7,7 @@ from tfring.job.store.errors import StoreLimitError as StoreLimitError
 from tfring.job.store.errors import StoreTimeoutError as StoreTimeoutError
 from tfring.job.store.errors import StoreValueError as StoreValueError
 from tfring.job.store.errors import StoreWatchError as StoreWatchError
-from tfring.job.store.prefix_store import PrefixStore as PrefixStore
+from tfring.job.store.store import PrefixStore as PrefixStore
 from tfring.job.store.store import Store as Store
 from tfring.job.store.store import Timeout as Timeout
 from tfring.job.store.table import Change as Change

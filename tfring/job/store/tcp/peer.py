@@ -11,7 +11,6 @@ from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.security.mac import Arriving, Channel
 from tfring.job.store.table import Change, Limits
 from tfring.job.store.tcp.messages import Answer, Kind, Request, longest_message
-from tfring.job.store.tcp.session import Session
 from tfring.job.store.watch import Newest
 
 _READ_BYTES = 1 << 16
@@ -19,6 +18,35 @@ _READ_BYTES = 1 << 16
 _SEND_BYTES = 1 << 16
 # The server stops reading from a client that has more answers to take.
 _MOST_ANSWERS = 256
+# Of the answers that are remembered for one client.
+_MOST_REMEMBERED = 1024
+_MOST_BYTES = 64 << 20
+
+
+class Session:
+    """One client, from its first connection until it says goodbye or its lease has passed."""
+
+    def __init__(self, name: bytes, lease: float) -> None:
+        self.name = name
+        self.lease = lease
+        self.ends_at: float | None = None  # by time.monotonic(); None while it is connected
+        self._answers: dict[int, Answer] = {}
+
+    def remembered(self, request: Request) -> Answer | None:
+        """Returns the answer to a request that came before; forgets those that nobody needs."""
+        for number in [number for number in self._answers if number < request.oldest]:
+            del self._answers[number]
+        return self._answers.get(request.number)
+
+    def remember(self, answer: Answer) -> None:
+        """Keeps the answer to a request that changes something, should it come again.
+
+        ValueError: there are more than a client can wait for.
+        """
+        self._answers[answer.number] = answer
+        size = sum(len(field) for kept in self._answers.values() for field in kept.fields)
+        if len(self._answers) > _MOST_REMEMBERED or size > _MOST_BYTES:
+            raise ValueError("it waits for too many answers")
 
 
 class Waiting:

@@ -19,8 +19,7 @@ from tfring.job.security.mac import Channel
 from tfring.job.store.errors import StoreError, StoreLimitError
 from tfring.job.store.table import Change, Limits, Table
 from tfring.job.store.tcp.messages import CHANGING, Answer, Kind, Op, Request, number
-from tfring.job.store.tcp.peer import Peer, PeerWatch, Waiting
-from tfring.job.store.tcp.session import Session, Sessions
+from tfring.job.store.tcp.peer import Peer, PeerWatch, Session, Waiting
 
 _log = logging.getLogger("tfring")
 
@@ -66,7 +65,8 @@ class StoreServer:
         self.address = self._listener.address
         # All below belongs to the thread; close() tells it by _wake.
         self._table = Table(self._changed, self._limits.table)
-        self._sessions = Sessions(self._limits.clients)
+        self._sessions: dict[bytes, Session] = {}  # by name
+        self._begun = 0  # sessions that there have ever been
         self._instance = secrets.token_bytes(16)
         self._peers: set[Peer] = set()
         self._connected: dict[Session, Peer] = {}
@@ -124,13 +124,13 @@ class StoreServer:
             self._listener.step(0.0, self._refusal, self._admitted)
         for peer in [p for p in self._unopened if p.deadline <= now]:
             self._drop(peer, "it opened no session")
-        for session in self._sessions.ended(now):
+        for session in [s for s in self._gone() if s.ends_at is not None and s.ends_at <= now]:
             self._end(session)
         while self._touched:
             self._flush(self._touched.pop())
 
     def _seconds_to_wait(self) -> float:
-        limits = [self._listener.next_deadline(), self._sessions.next_end()]
+        limits = [self._listener.next_deadline(), *(session.ends_at for session in self._gone())]
         limits += [peer.deadline for peer in self._unopened]
         next_one = min((limit for limit in limits if limit is not None), default=None)
         if next_one is None:
@@ -202,10 +202,17 @@ class StoreServer:
             self._forget_waiting(waiting)
         if peer.session is not None and self._connected.get(peer.session) is peer:
             del self._connected[peer.session]
-            self._sessions.disconnect(peer.session, time.monotonic())
+            peer.session.ends_at = time.monotonic() + peer.session.lease
+
+    def _gone(self) -> list[Session]:
+        """The sessions that have no connection now."""
+        if len(self._connected) == len(self._sessions):
+            return []
+        return [each for each in self._sessions.values() if each.ends_at is not None]
 
     def _end(self, session: Session) -> None:
-        self._sessions.forget(session)
+        self._sessions.pop(session.name, None)
+        self._connected.pop(session, None)
         self._table.delete_owned(session)
 
     # Requests. A ValueError of a malformed one drops the client.
@@ -234,10 +241,14 @@ class StoreServer:
         if peer.session is not None or len(name) != 16:
             raise ValueError("a session was opened twice, or has no name")
         lease = min(number(lease_ms) / 1000, _LONGEST_LEASE)
-        resumed = self._sessions.knows(name)
-        session = self._sessions.open(name, lease)
+        session = self._sessions.get(name)
+        resumed = session is not None
         if session is None:
-            raise ValueError("there are too many clients")
+            if len(self._sessions) >= self._limits.clients:
+                raise ValueError("there are too many clients")
+            session = self._sessions[name] = Session(name, lease)
+            self._begun += 1
+        session.ends_at = None
         former = self._connected.get(session)
         peer.session = session
         self._connected[session] = peer
@@ -247,7 +258,7 @@ class StoreServer:
         fields = (self._instance, b"1" if resumed else b"")
         self._welcomes.append((peer, number(clients), Answer(Kind.DONE, request.number, fields)))
         for other, wanted, answer in list(self._welcomes):
-            if self._sessions.begun >= wanted or other not in self._peers:
+            if self._begun >= wanted or other not in self._peers:
                 self._welcomes.remove((other, wanted, answer))
                 other.answer(answer)
                 self._touched.add(other)
