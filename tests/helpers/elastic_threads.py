@@ -5,13 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from elastic_processes import LIMIT, SECRET, coordinator_options
 from store_tools import Wire
 
 from tfring.elastic.link import WorkerLink
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import TCPStore
+from tfring.runtime._native import core
+
+SECRET = "5e" * 32
+LIMIT = 60.0  # seconds; far more than needed
+SECOND = 1_000_000_000
+
+
+def coordinator_options(**values):
+    """CoordinatorOptions with these values, times in nanoseconds; hosts never cool down."""
+    options = core.membership.CoordinatorOptions()
+    options.hosts.failures = 1 << 30
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
 
 
 class Links:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_processes import LIMIT
-from elastic_threads import Links
+from elastic_threads import LIMIT, Links
 
 from tfring.elastic import keys
 from tfring.elastic.records import Position

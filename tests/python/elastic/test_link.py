@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from elastic_processes import LIMIT, SECOND, coordinator_options
-from elastic_threads import Links
+from elastic_threads import LIMIT, SECOND, Links, coordinator_options
 from launcher_tools import wait_until
 
 from tfring.elastic import keys

@@ -164,7 +164,7 @@ def check_versions(values: list[Any]) -> None:
 
 
 def _text(value: Any, key: str) -> str:
-    return str(value.get(key, "")) if isinstance(value, dict) else ""
+    return str(value.get(key, ""))
 
 
 def _tensorflow_version() -> str:

@@ -107,7 +107,7 @@ def test_what_a_killed_job_has_left_confuses_nobody():
     """All ranks were killed, in any phase, after rank 0 had answered."""
     with OwnStore() as store:
         for rank in (1, 2):
-            arrival = {"rank": rank, "size": 3}
+            arrival = {"rank": rank, "size": 3, "members": None}
             store.set(f"tfring/init/arrived/old{rank}", json.dumps(arrival))
         store.set("tfring/init/answer/old1", json.dumps({"name": "oldname"}))
         store.set("tfring/init/oldname/joined/1", "old1")
