@@ -49,6 +49,7 @@ class Role(enum.IntEnum):
     MUNGE = 5  # asks for the credential that has the secret; see security/munge.py
     STORE = 6  # no ranks, but a store and its clients
     TUNNEL = 7  # a task of an engine, with the agent that it has started behind it
+    COPY = 8  # two workers of an elastic job: one keeps commits of the other
 
 
 class Verdict(enum.IntEnum):

@@ -14,8 +14,9 @@ from tfring.observe.recorder.marks import EQUAL, ROUNDED
 from tfring.runtime import _native, process_sets, topology
 from tfring.runtime.settings.environment import read_settings
 from tfring.training.comparison.assert_equal import first_difference
-from tfring.training.comparison.hashes import fingerprint, name_of
+from tfring.training.comparison.hashes import fingerprint
 from tfring.training.reduction_record import reductions
+from tfring.training.value_names import variable_name
 
 # Between two comparisons rounding lets a difference grow by at most this, relative to the largest
 # element: different processors or numbers of threads sum in a different order.
@@ -130,7 +131,7 @@ _MAY_BE_ROUNDING = (
 
 def _cause(weights: Sequence[Any]) -> str:
     """Names the weights for which this process has seen no reduction, and says what to do."""
-    names = [name_of(v) for v in weights if not reductions.covers(v, 0)]
+    names = [variable_name(v) for v in weights if not reductions.covers(v, 0)]
     if not names:
         return (
             "Only some ranks changed them: in a callback, by loading a state during fit, or by "
