@@ -40,7 +40,6 @@ std::string FindAll(void* handle, CudaFunctions* cu) {
       .Get("cuDeviceGetPCIBusId", &cu->DeviceGetPCIBusId)
       .Get("cuDeviceGetAttribute", &cu->DeviceGetAttribute)
       .Get("cuDevicePrimaryCtxRetain", &cu->DevicePrimaryCtxRetain)
-      .Get("cuDevicePrimaryCtxRelease_v2", &cu->DevicePrimaryCtxRelease)
       .Get("cuCtxPushCurrent_v2", &cu->CtxPushCurrent)
       .Get("cuCtxPopCurrent_v2", &cu->CtxPopCurrent)
       .Get("cuCtxGetDevice", &cu->CtxGetDevice)

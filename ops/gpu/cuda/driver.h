@@ -41,7 +41,6 @@ struct CudaFunctions {
   CuResult (*DeviceGetPCIBusId)(char* text, int length, CuDevice);
   CuResult (*DeviceGetAttribute)(int* value, int attribute, CuDevice);
   CuResult (*DevicePrimaryCtxRetain)(CuContext*, CuDevice);
-  CuResult (*DevicePrimaryCtxRelease)(CuDevice);
   CuResult (*CtxPushCurrent)(CuContext);
   CuResult (*CtxPopCurrent)(CuContext*);
   CuResult (*CtxGetDevice)(CuDevice*);

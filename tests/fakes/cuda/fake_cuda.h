@@ -55,12 +55,11 @@ void FakeCudaSet(const char* what, long value);
 long FakeCudaGet(const char* what);
 
 // Counters since the start or the last FakeCudaReset. Copies in either direction, when they run:
-//   h2d_copies, h2d_bytes, d2h_copies, d2h_bytes, d2d_copies, d2d_bytes, memsets
+//   h2d_copies, h2d_bytes, d2h_copies, d2h_bytes, d2d_copies
 //   pageable_copies   asynchronous copies to or from host memory that is not pinned
-// Other work, when it runs: launches (cuLaunchKernel), enqueued (FakeCudaEnqueue), host_functions,
-//   event_records, event_waits
-// Calls: allocations, frees, event_queries, blocking_calls (that wait for the device)
-// What exists now: live_bytes, live_allocations, live_pinned, live_streams, live_events
+// Other work, when it runs: launches (cuLaunchKernel)
+// Calls: event_queries, blocking_calls (that wait for the device)
+// What exists now: live_pinned, live_events
 long FakeCudaCount(const char* what);
 
 // Makes the nth operation from now on (1: the next one) fail; nth 0 takes the fault back.

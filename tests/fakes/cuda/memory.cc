@@ -54,9 +54,6 @@ Result Memory::Allocate(int device, size_t bytes, Address* address) {
     std::free(data);
   };
   *address = reinterpret_cast<Address>(range);
-  Count(Counter::kAllocations);
-  Count(Counter::kLiveAllocations);
-  Count(Counter::kLiveBytes, static_cast<long>(bytes));
   const std::lock_guard<std::mutex> lock(mutex_);
   used_[device] += bytes;
   allocations_[*address] = {bytes, device, false, std::shared_ptr<char>(shadow, drop)};
@@ -73,9 +70,6 @@ Result Memory::Free(Address address) {
   allocation.freed = true;
   shadow.swap(allocation.shadow);
   used_[allocation.device] -= allocation.bytes;
-  Count(Counter::kFrees);
-  Count(Counter::kLiveAllocations, -1);
-  Count(Counter::kLiveBytes, -static_cast<long>(allocation.bytes));
   return kSuccess;
 }
 

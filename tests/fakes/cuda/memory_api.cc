@@ -66,7 +66,6 @@ void CountCopy(Place to, Place from, size_t bytes) {
   const auto by = static_cast<long>(bytes);
   if (to == Place::kDevice && from == Place::kDevice) {
     Count(Counter::kD2dCopies);
-    Count(Counter::kD2dBytes, by);
   } else if (from == Place::kDevice) {
     Count(Counter::kD2hCopies);
     Count(Counter::kD2hBytes, by);
@@ -148,7 +147,6 @@ Result Set(Address address, Element value, size_t count, Handle handle, const ch
     for (size_t i = 0; i < count; ++i) {
       std::memcpy(target.data + i * sizeof(Element), &value, sizeof(Element));
     }
-    Count(Counter::kMemsets);
   });
   return kSuccess;
 }

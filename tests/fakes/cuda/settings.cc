@@ -29,14 +29,9 @@ constexpr Entry kSettings[] = {
     {"log", 0},           {"mig", 0},
 };
 constexpr Entry kCounters[] = {
-    {"h2d_copies", 0},       {"h2d_bytes", 0},       {"d2h_copies", 0},
-    {"d2h_bytes", 0},        {"d2d_copies", 0},      {"d2d_bytes", 0},
-    {"memsets", 0},          {"pageable_copies", 0}, {"launches", 0},
-    {"enqueued", 0},         {"host_functions", 0},  {"event_records", 0},
-    {"event_waits", 0},      {"allocations", 0},     {"frees", 0},
-    {"event_queries", 0},    {"blocking_calls", 0},  {"live_bytes", 0},
-    {"live_allocations", 0}, {"live_pinned", 0},     {"live_streams", 0},
-    {"live_events", 0},
+    {"h2d_copies", 0},     {"h2d_bytes", 0},       {"d2h_copies", 0},  {"d2h_bytes", 0},
+    {"d2d_copies", 0},     {"pageable_copies", 0}, {"launches", 0},    {"event_queries", 0},
+    {"blocking_calls", 0}, {"live_pinned", 0},     {"live_events", 0},
 };
 constexpr Entry kFaults[] = {
     {"sticky", 0}, {"lost_host_function", 0}, {"out_of_memory", 0}, {"slow_event", 0}, {"hang", 0}};
@@ -139,7 +134,7 @@ void ResetSettings() {
   const long devices = Get(Setting::kDevices);
   state.settings.Reset(0, std::size(kSettings));
   state.settings[static_cast<size_t>(Setting::kDevices)] = devices;
-  state.counters.Reset(0, static_cast<size_t>(Counter::kLiveBytes));
+  state.counters.Reset(0, static_cast<size_t>(Counter::kLivePinned));
   state.faults.Reset(0, std::size(kFaults));
 }
 

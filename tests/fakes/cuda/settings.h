@@ -31,22 +31,11 @@ enum class Counter {
   kD2hCopies,
   kD2hBytes,
   kD2dCopies,
-  kD2dBytes,
-  kMemsets,
   kPageableCopies,
   kLaunches,
-  kEnqueued,
-  kHostFunctions,
-  kEventRecords,
-  kEventWaits,
-  kAllocations,
-  kFrees,
   kEventQueries,
   kBlockingCalls,
-  kLiveBytes,  // the rest says what exists now, and is not reset
-  kLiveAllocations,
-  kLivePinned,
-  kLiveStreams,
+  kLivePinned,  // the rest says what exists now, and is not reset
   kLiveEvents,
 };
 

@@ -146,7 +146,6 @@ void Stream::Do(const Work& work) {
   if (device_->error() != kSuccess || !work.run) return;
   if (work.kind == Work::Kind::kHostFunction) {
     if (Strikes(Fault::kLostHostFunction, device_->number())) return;
-    Count(Counter::kHostFunctions);
     const HostFunctionScope scope;
     work.run();
   } else {

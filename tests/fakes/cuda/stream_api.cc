@@ -51,7 +51,6 @@ FAKE_CUDA_API Result cuStreamCreateWithPriority(Handle* handle, unsigned flags, 
   const Result result = Gate(&device);
   if (result != kSuccess) return result;
   *handle = Streams().Add(device->NewStream(priority, flags));
-  Count(Counter::kLiveStreams);
   return kSuccess;
 }
 
@@ -65,7 +64,6 @@ FAKE_CUDA_API Result cuStreamDestroy_v2(Handle handle) {
   if (result != kSuccess) return result;
   const std::shared_ptr<Stream> stream = Streams().Remove(handle, "cuStreamDestroy");
   stream->Close();
-  Count(Counter::kLiveStreams, -1);
   return stream->device()->error();
 }
 
@@ -123,7 +121,7 @@ FAKE_CUDA_API Result cuStreamWaitEvent(Handle handle, Handle event_handle, unsig
     mark->Set();
   }
   return PushTo(handle, "cuStreamWaitEvent",
-                {Work::Kind::kWait, nullptr, [] { Count(Counter::kEventWaits); }, std::move(mark)});
+                {Work::Kind::kWait, nullptr, nullptr, std::move(mark)});
 }
 
 FAKE_CUDA_API Result cuEventCreate(Handle* handle, unsigned) {
@@ -154,7 +152,7 @@ FAKE_CUDA_API Result cuEventRecord(Handle event_handle, Handle handle) {
   if (stream->device() != event->device()) return fake_cuda::kInvalidHandle;
   auto mark = std::make_shared<Mark>();
   event->SetLast(mark);
-  stream->Push({Work::Kind::kRecord, nullptr, [] { Count(Counter::kEventRecords); }, mark});
+  stream->Push({Work::Kind::kRecord, nullptr, nullptr, mark});
   return kSuccess;
 }
 
@@ -201,9 +199,6 @@ FAKE_CUDA_API Result cuStreamAddCallback(Handle handle, void (*function)(Handle,
 }
 
 FAKE_CUDA_API int FakeCudaEnqueue(void* handle, void (*function)(void*), void* argument) {
-  const auto run = [=] {
-    Count(Counter::kEnqueued);
-    function(argument);
-  };
-  return PushTo(handle, "FakeCudaEnqueue", {Work::Kind::kTask, nullptr, run, nullptr});
+  return PushTo(handle, "FakeCudaEnqueue",
+                {Work::Kind::kTask, nullptr, [=] { function(argument); }, nullptr});
 }

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "tests/fakes/nccl/communicator.h"
-#include "tests/fakes/nccl/group.h"
 #include "tests/fakes/nccl/nccl_api.h"
 #include "tests/fakes/nccl/settings.h"
 
@@ -133,12 +132,6 @@ FAKE_NCCL_API ncclResult_t ncclBroadcast(const void* send, void* receive, size_t
                                          ncclDataType_t dtype, int root, ncclComm_t comm,
                                          NcclStream stream) {
   return fake_nccl::Reduction(fake_nccl::kBroadcast, send, receive, count, dtype, -1, root, comm,
-                              stream);
-}
-
-FAKE_NCCL_API ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t dtype, int root,
-                                     ncclComm_t comm, NcclStream stream) {
-  return fake_nccl::Reduction(fake_nccl::kBroadcast, data, data, count, dtype, -1, root, comm,
                               stream);
 }
 

@@ -1,12 +1,9 @@
 // NCCL's functions for versions, ids, communicators and errors.
-#include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "tests/fakes/nccl/communicator.h"
 #include "tests/fakes/nccl/driver.h"
-#include "tests/fakes/nccl/group.h"
 #include "tests/fakes/nccl/nccl_api.h"
 #include "tests/fakes/nccl/settings.h"
 
@@ -68,9 +65,6 @@ FAKE_NCCL_API ncclResult_t ncclGetVersion(int* version) {
 
 FAKE_NCCL_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   if (id == nullptr) return ncclInvalidArgument;
-  while (fake_nccl::Setting("hang_unique_id") != 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
   std::string why;
   if (fake_nccl::Rendezvous::MakeId(id, &why)) return ncclSuccess;
   return fake_nccl::Refuse(ncclSystemError, why);
@@ -82,11 +76,6 @@ FAKE_NCCL_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, 
   const ncclResult_t checked = fake_nccl::CheckConfig(*config);
   if (checked != ncclSuccess) return checked;
   return fake_nccl::InitRank(comm, nranks, id, rank, config->blocking != 0);
-}
-
-FAKE_NCCL_API ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id,
-                                            int rank) {
-  return fake_nccl::InitRank(comm, nranks, id, rank, true);
 }
 
 FAKE_NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
@@ -107,13 +96,6 @@ FAKE_NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   const auto found = Communicators::Find(comm);
   if (found == nullptr) return ncclInvalidArgument;
-  if (fake_nccl::Setting("abort_in_progress") != 0) {
-    std::thread([found, comm] {
-      found->Abort();
-      Communicators::Remove(comm);
-    }).detach();
-    return ncclInProgress;
-  }
   found->Abort();
   Communicators::Remove(comm);
   return ncclSuccess;
@@ -151,25 +133,4 @@ FAKE_NCCL_API const char* ncclGetLastError(ncclComm_t) {
   thread_local std::string text;  // valid until this thread asks again
   text = fake_nccl::LastError();
   return text.c_str();
-}
-
-FAKE_NCCL_API ncclResult_t ncclCommCount(ncclComm_t comm, int* count) {
-  const auto found = Communicators::Find(comm);
-  if (found == nullptr || count == nullptr) return ncclInvalidArgument;
-  *count = found->nranks();
-  return ncclSuccess;
-}
-
-FAKE_NCCL_API ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
-  const auto found = Communicators::Find(comm);
-  if (found == nullptr || device == nullptr) return ncclInvalidArgument;
-  *device = found->device().ordinal;
-  return ncclSuccess;
-}
-
-FAKE_NCCL_API ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
-  const auto found = Communicators::Find(comm);
-  if (found == nullptr || rank == nullptr) return ncclInvalidArgument;
-  *rank = found->rank();
-  return ncclSuccess;
 }

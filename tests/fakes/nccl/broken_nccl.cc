@@ -55,14 +55,10 @@ FAKE_NCCL_API const char* ncclGetLastError(void*) { return "a library that is of
 #ifndef FAKE_NCCL_LACKS_INIT
 FAKE_NCCL_FAILING(ncclCommInitRankConfig)
 #endif
-FAKE_NCCL_FAILING(ncclCommInitRank)
 FAKE_NCCL_FAILING(ncclCommFinalize)
 FAKE_NCCL_FAILING(ncclCommDestroy)
 FAKE_NCCL_FAILING(ncclCommAbort)
 FAKE_NCCL_FAILING(ncclCommGetAsyncError)
-FAKE_NCCL_FAILING(ncclCommCount)
-FAKE_NCCL_FAILING(ncclCommCuDevice)
-FAKE_NCCL_FAILING(ncclCommUserRank)
 FAKE_NCCL_FAILING(ncclGroupStart)
 FAKE_NCCL_FAILING(ncclGroupEnd)
 FAKE_NCCL_FAILING(ncclAllReduce)

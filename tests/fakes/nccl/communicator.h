@@ -58,7 +58,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int nranks() const { return nranks_; }
   const Device& device() const { return device_; }
   bool blocking() const { return blocking_; }
-  long running() const { return running_; }
 
   // For kernels. False when the communicator was aborted. Looks after the peers at times.
   bool GoOn();
@@ -111,9 +110,11 @@ class Communicators {
   static std::shared_ptr<Communicator> Find(const ncclComm* handle);
   static void Remove(const ncclComm* handle);
   static long Alive();
-  static long Running();
   static void Kill(int rank);
 };
+
+// Whether the calling thread is in a group of calls (ncclGroupStart to ncclGroupEnd).
+bool InGroup();
 
 // The text for ncclGetLastError.
 void SetLastError(const std::string& text);

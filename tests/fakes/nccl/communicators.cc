@@ -69,12 +69,6 @@ void Communicators::Remove(const ncclComm* handle) {
 
 long Communicators::Alive() { return static_cast<long>(All().size()); }
 
-long Communicators::Running() {
-  long running = 0;
-  for (const auto& communicator : All()) running += communicator->running();
-  return running;
-}
-
 void Communicators::Kill(int rank) {
   for (const auto& communicator : All()) {
     if (communicator->rank() == rank) communicator->PlayDead();

@@ -12,14 +12,11 @@
 //   in_progress_polls [1]    non-blocking communicators: how many polls say ncclInProgress after
 //                            init, group end and finalize. What was asked for is done at the last
 //                            poll, so that a caller who does not poll gets nothing
-//   init_delay_ms [0]        init takes so long
-//   hang_init, hang_group, hang_finalize, hang_abort, hang_unique_id [0]
+//   hang_init, hang_group, hang_abort [0]
 //                            1: the call does not end until the setting is 0 again or, but for the
-//                            last two, until abort. While an abort hangs, kernels spin on
-//   abort_in_progress [0]    1: ncclCommAbort returns ncclInProgress and ends on its own thread
+//                            last one, until abort. While an abort hangs, kernels spin on
 //   kernel_slots [0]         how many kernels a device runs at a time; 0 is any number
 //   remote_error [0]         1: a peer's death or abort shows as ncclRemoteError, as over sockets
-//   wait_limit_ms [120000]   after this, init fails with ncclSystemError
 //   only_rank [-1]           the faults below hit only this rank of a communicator
 //   fail_init [0]            n: the n-th init from now on of several ranks gives error_code before
 //                            it has met the others, who wait for it
@@ -42,7 +39,7 @@ void FakeNcclReset();
 // Since the beginning or the last reset: "kernels" started, "mismatches" (ranks that did not call
 // the same; each is also written to stderr), "bad_handles" (communicators used after their end),
 // "early_calls" (while ncclInProgress), "aborts"; "inits" and "destroys" of communicators of
-// several ranks, "alone": inits of those of one; and now: "communicators" and "running" kernels.
+// several ranks, "alone": inits of those of one; and now: "communicators".
 long FakeNcclCount(const char* what);
 
 }  // extern "C"

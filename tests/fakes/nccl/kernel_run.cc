@@ -105,17 +105,9 @@ class CollectiveRun {
       const char* from =
           static_cast<const char*>(call_.send) + (b * call_.count + first) * element_;
       std::memcpy(data.data(), View(from, data.size()), data.size());
-      Premultiply(&data, n);
       if (!meeting_.Write(data.data(), data.size(), b * data.size())) return false;
     }
     return true;
-  }
-
-  void Premultiply(std::vector<char>* data, size_t n) const {
-    Scalar scalar{};
-    if (call_.op == ncclAvg && Fraction(call_.dtype, meeting_.nranks(), &scalar)) {
-      Scale(call_.dtype, scalar, data->data(), n);
-    }
   }
 
   bool Fetch(size_t first, size_t n) {
@@ -159,7 +151,6 @@ class CollectiveRun {
       if (!meeting_.Read(from, data, bytes, piece + skipped)) return false;
       if (i > 0) Combine(call_.dtype, call_.op, sum.data(), other.data(), count);
     }
-    if (call_.op == ncclAvg) DivideIntegers(call_.dtype, meeting_.nranks(), sum.data(), count);
     std::memcpy(View(to, bytes), sum.data(), bytes);
     return true;
   }

@@ -46,7 +46,6 @@ constexpr ncclRedOp_t ncclSum = 0;
 constexpr ncclRedOp_t ncclProd = 1;
 constexpr ncclRedOp_t ncclMax = 2;
 constexpr ncclRedOp_t ncclMin = 3;
-constexpr ncclRedOp_t ncclAvg = 4;
 
 constexpr int kUndefined = INT_MIN;
 constexpr unsigned kConfigMagic = 0xcafebeef;

@@ -150,8 +150,7 @@ ncclResult_t Rendezvous::Check(std::string* why) const {
 
 ncclResult_t Rendezvous::WaitForAll(Presence least, const std::function<bool()>& go_on,
                                     std::string* why) {
-  const auto limit =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(Setting("wait_limit_ms"));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   Pause pause;
   for (bool all = false; !all; pause()) {
     all = All(least);

@@ -25,14 +25,11 @@ struct AllNumbers {
 };
 
 const Numbers& Defaults() {
-  static const auto* defaults =
-      new Numbers{{"version", 22707},  {"in_progress_polls", 1}, {"init_delay_ms", 0},
-                  {"hang_init", 0},    {"hang_group", 0},        {"hang_finalize", 0},
-                  {"hang_abort", 0},   {"hang_unique_id", 0},    {"abort_in_progress", 0},
-                  {"kernel_slots", 0}, {"remote_error", 0},      {"wait_limit_ms", 120000},
-                  {"only_rank", -1},   {"fail_call", 0},         {"error_at_kernel", 0},
-                  {"hang_kernel", 0},  {"error_code", 2},        {"kill_rank", -1},
-                  {"fail_alone", -1},  {"fail_init", 0},         {"fail_late", 0}};
+  static const auto* defaults = new Numbers{
+      {"version", 22707}, {"in_progress_polls", 1}, {"hang_init", 0},    {"hang_group", 0},
+      {"hang_abort", 0},  {"kernel_slots", 0},      {"remote_error", 0}, {"only_rank", -1},
+      {"fail_call", 0},   {"error_at_kernel", 0},   {"hang_kernel", 0},  {"error_code", 2},
+      {"kill_rank", -1},  {"fail_alone", -1},       {"fail_init", 0},    {"fail_late", 0}};
   return *defaults;
 }
 
@@ -140,7 +137,6 @@ __attribute__((visibility("default"))) void FakeNcclReset() {
 __attribute__((visibility("default"))) long FakeNcclCount(const char* what) {
   const std::string name = what;
   if (name == "communicators") return fake_nccl::Communicators::Alive();
-  if (name == "running") return fake_nccl::Communicators::Running();
   fake_nccl::AllNumbers& state = fake_nccl::TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   return fake_nccl::Find(state.counters, name);

@@ -101,31 +101,8 @@ size_t ElementBytes(int dtype) { return kTypes[dtype].bytes; }
 const char* DataTypeName(int dtype) { return IsDataType(dtype) ? kTypes[dtype].name : "?"; }
 
 const char* OperatorName(int op) {
-  static constexpr const char* kNames[] = {"sum", "prod", "max", "min", "avg"};
+  static constexpr const char* kNames[] = {"sum", "prod", "max", "min"};
   return op < 0 ? "none" : kNames[op];
-}
-
-bool Fraction(int dtype, int n, Scalar* scalar) {
-  bool floating = false;
-  WithType(dtype, [&](auto type) {
-    using T = decltype(type);
-    if constexpr (IsHalf<T>::value) {
-      Store(T::FromFloat(static_cast<float>(1.0 / n)), scalar->data(), 0);
-      floating = true;
-    } else if constexpr (std::is_floating_point_v<T>) {
-      Store(static_cast<T>(1.0 / n), scalar->data(), 0);
-      floating = true;
-    }
-  });
-  return floating;
-}
-
-void Scale(int dtype, const Scalar& scalar, char* data, size_t count) {
-  WithType(dtype, [&](auto type) {
-    using T = decltype(type);
-    const T factor = Load<T>(scalar.data(), 0);
-    for (size_t i = 0; i < count; ++i) Store(Apply<T>(ncclProd, Load<T>(data, i), factor), data, i);
-  });
 }
 
 void Combine(int dtype, int op, char* into, const char* with, size_t count) {
@@ -133,16 +110,6 @@ void Combine(int dtype, int op, char* into, const char* with, size_t count) {
     using T = decltype(type);
     for (size_t i = 0; i < count; ++i) {
       Store(Apply<T>(op, Load<T>(into, i), Load<T>(with, i)), into, i);
-    }
-  });
-}
-
-void DivideIntegers(int dtype, int n, char* data, size_t count) {
-  WithType(dtype, [&](auto type) {
-    using T = decltype(type);
-    if constexpr (std::is_integral_v<T>) {
-      for (size_t i = 0; i < count; ++i)
-        Store(static_cast<T>(Load<T>(data, i) / static_cast<T>(n)), data, i);
     }
   });
 }

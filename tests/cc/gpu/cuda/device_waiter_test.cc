@@ -150,30 +150,6 @@ TEST(ADeviceThatHangsIsGivenUpAtTheLimitAndItsMemoryStaysInUse) {
   EXPECT_TRUE(later.Get().in_use);
 }
 
-// Also when the waiter has gone.
-TEST(MemoryThatIsInUseIsFreedWhenTheDeviceHasFinished) {
-  Fake().Reset();
-  Framework framework(0);
-  auto memory = std::make_shared<int>(0);
-  const std::weak_ptr<int> watch = memory;
-  Fake().Set("hold", 1);
-  {
-    DeviceWaiter waiter(Device(framework));
-    Outcome outcome;
-    Work(framework.stream());
-    waiter.After(framework.stream(), outcome.Then(), std::move(memory));
-    waiter.EndBy(MonotonicNow(), Unavailable("rank 1 was lost"));
-    EXPECT_TRUE(outcome.Get().in_use);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(250));  // it is asked meanwhile
-  EXPECT_TRUE(!watch.expired());
-  Fake().Set("hold", 0);
-  for (int i = 0; i < 3000 && !watch.expired(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_TRUE(watch.expired());
-}
-
 TEST(SleepsWhileMoreIsOpened) {
   Fake().Reset();
   Framework framework(0);

@@ -78,19 +78,6 @@ TEST(OnlyTheFirstDeviceOfARankRunsCollectives) {
   EXPECT_TRUE(runs(same));
 }
 
-TEST(TheRuleDecidesWhatRunsOnTheDevice) {
-  Framework framework(0);
-  CudaDevices none(FakeDriver(), DeviceRule());
-  EXPECT_TRUE(!Wrap(&none, framework)
-                   ->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kSum));
-  CudaDevices floats(FakeDriver(), [](CollectiveKind, DataType dtype, ReduceOp) {
-    return dtype == DataType::kFloat32;
-  });
-  const auto stream = Wrap(&floats, framework);
-  EXPECT_TRUE(stream->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kSum));
-  EXPECT_TRUE(!stream->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kBool, ReduceOp::kSum));
-}
-
 TEST(ThreadsKeepTheContextThatTheyHad) {
   Framework mine(1);
   Framework theirs(0);
@@ -141,15 +128,6 @@ TEST(OneEventIsMarkedAgainAndEventsAreUsedAgain) {
     EXPECT_TRUE(stream->MarkReady().ok());
   }
   EXPECT_EQ(Fake().Count("live_events"), before);
-}
-
-TEST(ACallWithoutAMarkIsRefused) {
-  Framework framework(0);
-  CudaDevices devices(FakeDriver(), DeviceRule());
-  const auto stream = Wrap(&devices, framework);
-  auto ours = stream->device()->MakeStream();
-  ASSERT_TRUE(ours.ok());
-  EXPECT_CONTAINS(stream->LetWait(*ours).message(), "without a mark");
 }
 
 TEST(PinnedMemoryIsUsedAgainAndFreedWhereItGetsTooMuch) {

@@ -49,22 +49,34 @@ NcclOptions FakeOptions(Rank self) {
 GpuWorld::GpuWorld(int size, const Change& change, std::vector<int> gpus)
     : devices_(FakeDriver(), [](CollectiveKind, DataType, ReduceOp) { return true; }),
       streams_(size, InProcessDataHub::Options()) {
+  Start(size, SmallConfig(), gpus, {}, [change](Rank rank) -> RoutingBackend::MakeDevice {
+    return
+        [rank, change](CpuOrder* order, CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+          NcclOptions options = FakeOptions(rank);
+          if (change) change(&options);
+          options.cpu_order = order;
+          return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
+        };
+  });
+}
+
+GpuWorld::GpuWorld(int size, const StagingOptions& staging, const Config& config)
+    : devices_(FakeDriver(), DeviceRule()), streams_(size, InProcessDataHub::Options()) {
+  Start(size, config, {}, staging, [](Rank) { return RoutingBackend::MakeDevice(); });
+}
+
+void GpuWorld::Start(int size, const Config& config, const std::vector<int>& gpus,
+                     const StagingOptions& staging,
+                     const std::function<RoutingBackend::MakeDevice(Rank)>& device_of) {
   (void)Cu();  // starts the driver with its devices
   for (Rank rank = 0; rank < size; ++rank) {
     OneRank one;
     one.framework = std::make_unique<Framework>(gpus.empty() ? rank : gpus[rank]);
-    auto make_cpu = [this, rank, size](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-      return std::make_unique<CpuBackend>(rank, SmallConfig(), streams_.Endpoint(rank), sink);
-    };
-    auto make_device = [rank, change](CpuOrder* order,
-                                      CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-      NcclOptions options = FakeOptions(rank);
-      if (change) change(&options);
-      options.cpu_order = order;
-      return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
+    auto make_cpu = [&, rank](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), sink);
     };
     one.backend = std::make_unique<RoutingBackend>(
-        make_cpu, StagingOf(), make_device, [this, rank](Completion completion) {
+        make_cpu, StagingOf(staging), device_of(rank), [this, rank](Completion completion) {
           std::lock_guard<std::mutex> lock(mutex_);
           completions_[{rank, completion.sequence}].push_back(completion);
           changed_.notify_all();
@@ -79,31 +91,40 @@ GpuWorld::~GpuWorld() {
   for (std::thread& end : ends) end.join();
 }
 
-void GpuWorld::Submit(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
-                      bool early) {
+Collective GpuWorld::Prepare(const Job& job, const std::vector<Rank>& members, int self,
+                             uint64_t sequence, bool early, bool mixed) {
   const Rank rank = members[self];
   Framework& framework = *ranks_[rank].framework;
-  JobMemory memory;
-  Collective collective = MakeJob(job, members, self, sequence, &memory);
-  collective.path = DataPath::kDevice;
   Tensors& tensors = tensors_[{rank, sequence}];
+  Collective collective = MakeJob(job, members, self, sequence, &tensors.memory);
+  collective.path = DataPath::kDevice;
+  auto stream = devices_.Wrap(framework.stream());
+  TFRING_CHECK(stream.ok()) << stream.status().ToString();
   for (size_t t = 0; t < collective.buffers.size(); ++t) {
     TensorBuffer& buffer = collective.buffers[t];
     const bool shared = buffer.output != nullptr && buffer.input == buffer.output;
-    tensors.inputs.push_back(framework.Allocate(memory.inputs[t]));
-    tensors.outputs.push_back(shared ? tensors.inputs.back()
-                                     : framework.Allocate(memory.outputs[t]));
     tensors.output_bytes.push_back(buffer.output_bytes);
-    buffer.input = Address(tensors.inputs.back());
-    buffer.output = Address(tensors.outputs.back());
+    tensors.inputs.push_back(0);
+    tensors.outputs.push_back(0);
+    if (mixed && t % 2 == 1) continue;
+    tensors.inputs[t] = framework.Allocate(tensors.memory.inputs[t]);
+    tensors.outputs[t] = shared ? tensors.inputs[t] : framework.Allocate(tensors.memory.outputs[t]);
+    buffer.input = Address(tensors.inputs[t]);
+    buffer.output = Address(tensors.outputs[t]);
+    if (mixed) collective.device_calls.push_back({*stream, t, 1, early, nullptr});
   }
-  auto stream = devices_.Wrap(framework.stream());
-  TFRING_CHECK(stream.ok()) << stream.status().ToString();
   const Status ready = (*stream)->MarkReady();
   TFRING_CHECK(ready.ok()) << ready.ToString();
   tensors.stream = *stream;
-  collective.device_calls.push_back({*stream, 0, collective.buffers.size(), early, nullptr});
-  ranks_[rank].backend->Submit(std::move(collective));
+  if (!mixed) {
+    collective.device_calls.push_back({*stream, 0, collective.buffers.size(), early, nullptr});
+  }
+  return collective;
+}
+
+void GpuWorld::Submit(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
+                      bool early) {
+  ranks_[members[self]].backend->Submit(Prepare(job, members, self, sequence, early));
 }
 
 void GpuWorld::SubmitAll(const Job& job, const std::vector<Rank>& members, uint64_t sequence,
@@ -120,7 +141,9 @@ void GpuWorld::Disband(const std::vector<Rank>& members) {
 Completion GpuWorld::Wait(Rank rank, uint64_t sequence, CompletionStage stage) {
   std::unique_lock<std::mutex> lock(mutex_);
   std::vector<Completion>& list = completions_[{rank, sequence}];
-  const auto of_stage = [stage](const Completion& c) { return c.stage == stage; };
+  const auto of_stage = [stage](const Completion& c) {
+    return c.stage == stage || c.stage == CompletionStage::kEnded;
+  };
   changed_.wait(lock, [&] { return std::any_of(list.begin(), list.end(), of_stage); });
   return *std::find_if(list.begin(), list.end(), of_stage);
 }
@@ -146,6 +169,11 @@ std::vector<std::vector<char>> GpuWorld::Outputs(Rank rank, uint64_t sequence, b
   }
   for (size_t t = 0; t < tensors.outputs.size(); ++t) {
     const size_t bytes = tensors.output_bytes[t];
+    if (tensors.inputs[t] == 0 && tensors.outputs[t] == 0 && !follow) {
+      const std::vector<char>& own = tensors.memory.outputs[t];
+      outputs.push_back(own.empty() ? tensors.memory.inputs[t] : own);
+      continue;
+    }
     if (follow) {
       fetched.push_back(ranks_[rank].framework->Fetch(tensors.outputs[t], bytes));
       continue;

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "ops/gpu/nccl/nccl_backend.h"
+#include "ops/gpu/staging/staging.h"
 #include "ops/runtime/backend/routing_backend.h"
+#include "tests/cc/backend/world.h"
 #include "tests/cc/gpu/cuda/fake_gpu.h"
 #include "tests/cc/gpu/nccl/jobs.h"
 #include "tests/cc/transport/in_process.h"
@@ -35,19 +37,24 @@ class GpuWorld {
 
   // Rank r uses GPU r, or gpus[r] if that is given.
   explicit GpuWorld(int size, const Change& change = {}, std::vector<int> gpus = {});
+  // Ranks without NCCL: all is staged.
+  GpuWorld(int size, const StagingOptions& staging, const Config& config = SmallConfig());
   ~GpuWorld();
 
   int size() const { return static_cast<int>(ranks_.size()); }
   RoutingBackend& backend(Rank rank) { return *ranks_[rank].backend; }
   Framework& framework(Rank rank) { return *ranks_[rank].framework; }
 
-  // Submits this member's part; its inputs are still being written by its framework's stream.
+  // This member's part, with its tensors on its GPU; its inputs are still being written by its
+  // framework's stream. With `mixed`, which is not early, each second tensor is in CPU memory.
+  Collective Prepare(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
+                     bool early = false, bool mixed = false);
   void Submit(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
               bool early = false);
   void SubmitAll(const Job& job, const std::vector<Rank>& members, uint64_t sequence,
                  bool early = false);
 
-  // The completion with kEnded, or with kLaunched if that is asked for.
+  // The completion with kEnded, or with kLaunched if that is asked for and comes.
   Completion Wait(Rank rank, uint64_t sequence, CompletionStage stage = CompletionStage::kEnded);
   bool Has(Rank rank, uint64_t sequence, CompletionStage stage);
   // How many completions of this stage came.
@@ -75,9 +82,10 @@ class GpuWorld {
 
  private:
   struct Tensors {
-    std::vector<CuDevicePtr> inputs;
+    std::vector<CuDevicePtr> inputs;  // 0: in `memory`
     std::vector<CuDevicePtr> outputs;
     std::vector<size_t> output_bytes;
+    JobMemory memory;
     std::shared_ptr<DeviceStream> stream;
   };
   struct OneRank {
@@ -85,6 +93,10 @@ class GpuWorld {
     std::unique_ptr<RoutingBackend> backend;
   };
   using Key = std::pair<Rank, uint64_t>;
+
+  void Start(int size, const Config& config, const std::vector<int>& gpus,
+             const StagingOptions& staging,
+             const std::function<RoutingBackend::MakeDevice(Rank)>& device_of);
 
   CudaDevices devices_;
   InProcessDataHub streams_;

@@ -94,23 +94,6 @@ TEST(AnAbortDoesNotWaitForThatOfAnotherCommunicator) {
   }
 }
 
-// A thread that was left alone in a library comes back when everything around it is gone.
-TEST(ACallThatReturnsAfterTheEndHarmsNobody) {
-  BeginHostile(0, 0);
-  {
-    GpuWorld world(2, [](NcclOptions* options) {
-      options->abort_limit = options->destroy_limit = 100 * kMillisecond;
-      options->id_limit = 2 * kSecond;
-      options->config.nccl_library = Variant("id_hangs");
-    });
-    world.SubmitAll(SmallSum(), FirstRanks(2), 1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    world.AbortAll(LostRank());
-    for (Rank r = 0; r < 2; ++r) (void)EndOf(world, r, 1, 10);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-}
-
 TEST(AbortOfWhatIsIdle) {
   BeginHostile(0, 0);
   GpuWorld world(2);
@@ -119,41 +102,6 @@ TEST(AbortOfWhatIsIdle) {
   world.SubmitAll(SmallSum(), FirstRanks(2), 2);
   for (Rank r = 0; r < 2; ++r) {
     EXPECT_CONTAINS(EndOf(world, r, 2, 10).status.ToString(), "rank 1 is lost");
-  }
-}
-
-std::vector<std::string> BrokenLibraries() {
-  return {TFRING_FAKES_DIR "/no_such_file.so",
-          Variant("no_library"),
-          Variant("too_old"),
-          Variant("version_fails"),
-          Variant("version_hangs"),
-          Variant("lacks_init"),
-          Variant("id_fails"),
-          Variant("id_hangs"),
-          FakeDriver()};
-}
-
-GpuWorld::Change WithLibrary(const std::string& library) {
-  return [=](NcclOptions* options) {
-    options->load_limit = 500 * kMillisecond;
-    options->id_limit = 500 * kMillisecond;
-    // The first member makes the id, so it is the one whose library has to be broken.
-    if (options->self == 0) options->config.nccl_library = library;
-  };
-}
-
-// One rank's library is broken: all ranks do without, with the right values.
-TEST(WithABrokenLibraryTensorsAreStaged) {
-  for (const std::string& library : BrokenLibraries()) {
-    BeginHostile(0, 0);
-    GpuWorld world(2, WithLibrary(library));
-    for (uint64_t sequence = 1; sequence <= 2; ++sequence) {
-      world.SubmitAll(SmallSum(), FirstRanks(2), sequence);
-      for (Rank r = 0; r < 2; ++r) (void)EndOf(world, r, sequence);
-      EXPECT_EQ(world.Finish(SmallSum(), FirstRanks(2), sequence), "");
-    }
-    EXPECT_EQ(CountNccl("kernels"), 0);
   }
 }
 

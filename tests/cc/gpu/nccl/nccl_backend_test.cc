@@ -10,11 +10,9 @@
 namespace tfring::testing::nccl_backend_test {
 namespace {
 
-void Begin(long seed = 0) {
+void Begin() {
   Fake().Reset();
   ResetNccl();
-  Fake().Set("seed", seed);
-  Fake().Set("delay_us", seed == 0 ? 0 : 200);
 }
 
 TEST(EveryJobGivesWhatTheCpuBackendGives) {
@@ -31,6 +29,18 @@ TEST(EveryJobGivesWhatTheCpuBackendGives) {
     EXPECT_EQ(Fake().Count("d2h_copies"), 0);
     EXPECT_EQ(Fake().Count("h2d_bytes"), 0);
   }
+}
+
+// Without kernels that pack, NCCL has each tensor where it is; what they would multiply is staged.
+TEST(EveryJobIsRightWithoutKernelsThatPack) {
+  Begin();
+  GpuWorld world(2, [](NcclOptions* options) { options->pack_images.clear(); });
+  uint64_t sequence = 0;
+  for (const Job& job : Sweep(AllJobs(2))) {
+    ASSERT_EQ(world.Check(job, FirstRanks(2), ++sequence), "");
+  }
+  EXPECT_TRUE(CountNccl("kernels") > 0);
+  EXPECT_TRUE(Fake().Count("d2h_copies") > 0);
 }
 
 }  // namespace

@@ -1,21 +1,16 @@
 // Failures of NCCL, of a device and of a peer, in every phase: all that is in flight ends in time.
 #include <chrono>
-#include <functional>
 #include <future>
 #include <new>
 #include <string>
 #include <thread>
 
-#include "ops/runtime/base/clock.h"
 #include "tests/cc/backend/world.h"
 #include "tests/cc/gpu/nccl/gpu_world.h"
-#include "tests/cc/gpu/staging/staged_world.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing::nccl_failure_test {
 namespace {
-
-constexpr Duration kLimit = 5 * kSecond;  // of the promise that is tested here
 
 void Begin() {
   Fake().Reset();
@@ -28,103 +23,6 @@ void Begin() {
 void End() {
   ResetNccl();
   Fake().Reset();
-}
-
-// Submits some collectives and, once `rank` has launched or at once, aborts all ranks.
-void AbortIn(const std::string& phase, bool launched, const std::function<void()>& fault) {
-  Begin();
-  {
-    GpuWorld world(2);
-    if (launched) ASSERT_EQ(world.Check(Job(), FirstRanks(2), 100), "");
-    fault();
-    for (uint64_t n = 1; n <= 3; ++n) world.SubmitAll(Job(), FirstRanks(2), n);
-    if (launched && phase != "group") (void)world.Wait(0, 1, CompletionStage::kLaunched);
-    const TimePoint start = MonotonicNow();
-    world.AbortAll(Unavailable("rank 7 was lost"));
-    for (Rank rank : {0, 1}) {
-      for (uint64_t n = 1; n <= 3; ++n) {
-        const Status status = world.Wait(rank, n).status;
-        if (!IsFromAbort(rank, status, Unavailable("rank 7 was lost"))) {
-          EXPECT_EQ(phase + status.ToString(), phase + "rank 7 was lost");
-        }
-        EXPECT_EQ(world.Count(rank, n, CompletionStage::kEnded), 1);
-      }
-    }
-    EXPECT_TRUE(MonotonicNow() - start < kLimit);
-    SetNccl("hang_abort", 0);
-    SetNccl("hang_group", 0);
-  }
-  End();
-}
-
-TEST(AnAbortEndsEverythingInEveryPhase) {
-  AbortIn("init", false, [] { SetNccl("hang_init", 1); });
-  AbortIn("group", true, [] { SetNccl("hang_group", 1); });
-  AbortIn("kernel", true, [] { SetNccl("hang_kernel", 1); });
-  AbortIn("before", false, [] {});
-  // Rank 1 has failed and waits for what rank 0 says, which waits for it in NCCL.
-  AbortIn("failed init", false, [] {
-    SetNccl("only_rank", 1);
-    SetNccl("fail_init", 1);
-  });
-}
-
-TEST(AnAbortThatHangsIsLeftAlone) {
-  AbortIn("abort", true, [] {
-    SetNccl("hang_kernel", 1);
-    SetNccl("hang_abort", 1);
-  });
-}
-
-// NCCL does not know which peer it is; the control plane does.
-TEST(ARemoteErrorSuspectsAPeerOfUnknownName) {
-  Begin();
-  {
-    GpuWorld world(2);
-    ASSERT_EQ(world.Check(Job(), FirstRanks(2), 100), "");
-    SetNccl("remote_error", 1);
-    SetNccl("only_rank", 0);
-    SetNccl("error_code", 6);
-    SetNccl("error_at_kernel", 1);
-    world.SubmitAll(Job(), FirstRanks(2), 1);
-    const TimePoint start = MonotonicNow();
-    const Completion completion = world.Wait(0, 1);
-    EXPECT_EQ(StatusCodeName(completion.status.code()), std::string("Unavailable"));
-    EXPECT_TRUE(completion.suspects_unknown_peer);
-    EXPECT_EQ(completion.suspect, kNoRank);
-    EXPECT_TRUE(MonotonicNow() - start < kLimit);
-    // The other member sees it go.
-    EXPECT_TRUE(world.Wait(1, 1).suspects_unknown_peer);
-    EXPECT_TRUE(MonotonicNow() - start < kLimit);
-    world.SubmitAll(Job(), FirstRanks(2), 2);
-    EXPECT_TRUE(!world.Wait(0, 2).status.ok());
-  }
-  End();
-}
-
-TEST(AStickyErrorOfTheDeviceEndsEverything) {
-  Begin();
-  {
-    GpuWorld world(2);
-    ASSERT_EQ(world.Check(Job(), FirstRanks(2), 100), "");
-    Fake().Set("fault_device", 0);
-    Fake().Set("hold", 1);  // a broken device would give the tensors no memory
-    Fake().Inject("sticky", 3);
-    for (uint64_t n = 1; n <= 3; ++n) world.SubmitAll(Job(), FirstRanks(2), n);
-    Fake().Set("hold", 0);
-    const TimePoint start = MonotonicNow();
-    for (uint64_t n = 1; n <= 3; ++n) {
-      const Completion completion = world.Wait(0, n);
-      if (completion.status.ok()) continue;
-      EXPECT_CONTAINS(completion.status.message(), "ILLEGAL_ADDRESS");
-      EXPECT_TRUE(!completion.suspects_unknown_peer);
-    }
-    EXPECT_TRUE(!world.Wait(0, 3).status.ok());
-    EXPECT_TRUE(MonotonicNow() - start < kLimit);
-    world.backend(1).Abort(Unavailable("rank 0 was lost"));
-    for (uint64_t n = 1; n <= 3; ++n) (void)world.Wait(1, n);
-  }
-  End();
 }
 
 TEST(AnErrorOfACallEndsEverythingOnce) {
@@ -150,7 +48,7 @@ TEST(AnErrorOfACallEndsEverythingOnce) {
 // be taken for that.
 TEST(AfterAFailureTheCpuRunsNothingInItsPlace) {
   Begin();
-  std::vector<CpuMemory> memory(2);
+  std::vector<JobMemory> memory(2);
   {
     GpuWorld world(3);
     const std::vector<Rank> pair = {0, 2};
@@ -161,13 +59,8 @@ TEST(AfterAFailureTheCpuRunsNothingInItsPlace) {
     world.SubmitAll(Job(), pair, 1);
     EXPECT_TRUE(!world.Wait(0, 1).status.ok());
     world.SubmitAll(Job(), FirstRanks(2), 2);  // the first one of these members: they meet
-    Spec spec;
-    spec.size = 2;
-    spec.elements = {{2, std::vector<int64_t>(2, 100)}};
     for (Rank rank : {0, 1}) {
-      Part part = MakePart(spec, rank, 3);
-      memory[rank].Attach(&part, false);
-      world.backend(rank).Submit(std::move(part.collective));
+      world.backend(rank).Submit(MakeJob(Job(), FirstRanks(2), rank, 3, &memory[rank]));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     world.AbortAll(Unavailable("rank 0 was lost"));

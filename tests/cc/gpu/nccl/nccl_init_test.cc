@@ -141,16 +141,5 @@ TEST(ASmallDevShmIsNamed) {
   Begin();
 }
 
-TEST(AnAbortThatHangsAfterAFailedInitIsLeftAlone) {
-  LetRank1Fail("fail_late");
-  SetNccl("hang_abort", 1);
-  {
-    GpuWorld world(2, Soon(GpuOperations::kAuto));
-    for (uint64_t sequence : {1, 2}) EXPECT_EQ(world.Check(Job(), FirstRanks(2), sequence), "");
-  }
-  SetNccl("hang_abort", 0);
-  Begin();
-}
-
 }  // namespace
 }  // namespace tfring::testing::nccl_init_test

@@ -157,39 +157,6 @@ TEST(ALibraryThatIsOfNoUseIsOneSentence) {
   }
 }
 
-TEST(WithoutNcclCollectivesAreStagedIfThatIsAllowed) {
-  Begin();
-  GpuWorld world(3, Library("libnccl_too_old.so", GpuOperations::kAuto));
-  Job job;
-  job.elements = {5, 3000};
-  for (uint64_t sequence = 1; sequence <= 8; ++sequence) {
-    world.SubmitAll(job, FirstRanks(3), sequence, sequence % 2 == 0);
-  }
-  for (uint64_t sequence = 1; sequence <= 8; ++sequence) {
-    EXPECT_EQ(world.Finish(job, FirstRanks(3), sequence, sequence % 2 == 0), "");
-  }
-  EXPECT_EQ(CountNccl("inits"), 0);
-  EXPECT_TRUE(Fake().Count("d2h_copies") > 0);
-}
-
-TEST(TwoRanksOnOneGpu) {
-  Begin();
-  GpuWorld staged(2, {}, {3, 3});
-  EXPECT_EQ(staged.Check(Job(), FirstRanks(2), 1), "");
-  EXPECT_EQ(CountNccl("inits"), 0);
-  const auto insist = [](NcclOptions* options) {
-    options->config.gpu_operations = GpuOperations::kNccl;
-  };
-  GpuWorld world(2, insist, {3, 3});
-  world.SubmitAll(Job(), FirstRanks(2), 1);
-  for (Rank rank : {0, 1}) {
-    const Completion completion = world.Wait(rank, 1);
-    EXPECT_CONTAINS(completion.status.message(), "ranks 0 and 1 use the same GPU");
-    world.framework(rank).Wait();  // nothing else has waited for its stream
-    world.Free(rank, 1);
-  }
-}
-
 // NCCL takes two ranks on one GPU from 2.30 on, and only if it is told to.
 TEST(TwoRanksOnOneGpuWithAnNcclThatMay) {
   for (const bool told : {true, false}) {
@@ -197,7 +164,7 @@ TEST(TwoRanksOnOneGpuWithAnNcclThatMay) {
       Begin();
       SetNccl("version", version);
       setenv("NCCL_MULTI_RANK_GPU_ENABLE", told ? "1" : "0", 1);
-      GpuWorld world(2, {}, {3, 3});
+      GpuWorld world(2, GpuWorld::Change(), {3, 3});
       for (uint64_t sequence : {1, 2}) {
         EXPECT_EQ(world.Check(Job(), FirstRanks(2), sequence), "");
       }

@@ -16,33 +16,6 @@ void Begin(long seed) {
   Fake().Set("delay_us", 300);
 }
 
-// Process sets that overlap, in one order, on devices that run one kernel at a time: two
-// communicators in another order on some rank would never end.
-TEST(OverlappingProcessSetsOnLateStreams) {
-  const std::vector<std::vector<Rank>> sets = {{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {0, 1, 2}};
-  for (long seed = 1; seed <= 6; ++seed) {
-    Begin(seed);
-    SetNccl("kernel_slots", 1);
-    SetNccl("in_progress_polls", 3);
-    GpuWorld world(3);
-    std::vector<std::pair<Job, std::vector<Rank>>> all;
-    for (uint64_t n = 0; n < 40; ++n) {
-      Job job;
-      job.kind = n % 3 == 0 ? CollectiveKind::kBroadcast : CollectiveKind::kAllreduce;
-      job.elements = n % 4 == 0 ? std::vector<int64_t>{700} : std::vector<int64_t>{3, 90, 1};
-      job.in_place = n % 5 == 0;
-      all.emplace_back(job, sets[n % sets.size()]);
-      world.SubmitAll(job, all.back().second, n, n % 2 == 1);
-    }
-    for (uint64_t n = 0; n < all.size(); ++n) {
-      ASSERT_EQ(world.Finish(all[n].first, all[n].second, n, n % 2 == 1), "");
-    }
-    EXPECT_EQ(CountNccl("mismatches"), 0);
-    EXPECT_EQ(CountNccl("early_calls"), 0);
-    EXPECT_EQ(CountNccl("bad_handles"), 0);
-  }
-}
-
 // Results are not there when a collective is launched, and no more than 32 are.
 TEST(LaunchedIsNotEnded) {
   Begin(1);

@@ -1,6 +1,8 @@
-// Random collectives on late streams with a random fault, seed after seed. TFRING_NCCL_SEEDS says
-// how many seeds, TFRING_NCCL_FIRST_SEED with which to begin; a failure names its seed.
+// Random collectives on late streams with a random fault, on NCCL and staged, seed after seed.
+// TFRING_NCCL_SEEDS says how many seeds, TFRING_NCCL_FIRST_SEED with which to begin; a failure
+// names its seed.
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,23 +39,34 @@ long FromEnvironment(const char* name, long otherwise) {
 
 class SeedRun {
  public:
-  explicit SeedRun(long seed) : random_(static_cast<unsigned>(seed)), seed_(seed) {}
+  SeedRun(long seed, bool staged)
+      : random_(static_cast<unsigned>(seed)), seed_(seed), staged_(staged) {}
 
   void operator()() {
     BeginHostile(seed_, Below(2) == 0 ? 50 : 400);
     SetNccl("in_progress_polls", Below(4));
     SetNccl("kernel_slots", Below(2));
     const int size = 2 + Below(2);
-    const Fault fault = Below(2) == 0 ? Fault::kNone : static_cast<Fault>(1 + Below(7));
+    const int faults = staged_ ? 3 : 7;  // the first three are those of the device
+    const Fault fault = Below(2) == 0 ? Fault::kNone : static_cast<Fault>(1 + Below(faults));
     const std::vector<Planned> plan = Plan(size, fault == Fault::kNone);
     {
-      GpuWorld world(size, [](NcclOptions* options) { options->abort_limit = kSecond; });
+      const auto change = [](NcclOptions* options) { options->abort_limit = kSecond; };
+      const auto made = staged_ ? std::make_unique<GpuWorld>(size, StagingOptions())
+                                : std::make_unique<GpuWorld>(size, change);
+      GpuWorld& world = *made;
       // With streams that do not start yet, the CPU is ahead of the device as far as it may be.
       const bool hold = fault == Fault::kSticky || Below(2) == 0;
       if (hold) Fake().Set("hold", 1);
       if (!hold) Inject(fault, size);
       for (size_t i = 0; i < plan.size(); ++i) {
-        world.SubmitAll(plan[i].job, plan[i].members, i + 1, plan[i].early);
+        const Planned& one = plan[i];
+        const bool mixed = staged_ && !one.early && Below(2) == 0;
+        for (size_t m = 0; m < one.members.size(); ++m) {
+          world.backend(one.members[m])
+              .Submit(world.Prepare(one.job, one.members, static_cast<int>(m), i + 1, one.early,
+                                    mixed));
+        }
       }
       if (hold) Inject(fault, size);
       Fake().Set("hold", 0);
@@ -159,12 +172,16 @@ class SeedRun {
 
   std::mt19937 random_;
   const long seed_;
+  const bool staged_;
 };
 
 TEST(Seeds) {
   const long first = FromEnvironment("TFRING_NCCL_FIRST_SEED", 1);
   const long count = FromEnvironment("TFRING_NCCL_SEEDS", 60);
-  for (long seed = first; seed < first + count && Failures() == 0; ++seed) SeedRun{seed}();
+  for (long seed = first; seed < first + count && Failures() == 0; ++seed) {
+    SeedRun(seed, false)();
+    SeedRun(seed, true)();
+  }
 }
 
 }  // namespace
