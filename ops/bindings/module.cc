@@ -14,7 +14,7 @@
 #include "ops/bindings/errors.h"
 #include "ops/bindings/membership.h"
 #include "ops/bindings/single_runtime.h"
-#include "ops/runtime/backend/price_report.h"
+#include "ops/runtime/backend/algorithms/allreduce_choice.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
@@ -106,7 +106,7 @@ std::pair<std::string, int> FindNccl(const std::string& file) {
 
 std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts,
                                            const SettingValues& settings) {
-  return DescribePrices(hosts, ConfigOf(settings));
+  return AllreducePrices(hosts, ConfigOf(settings));
 }
 
 // Owns a reference to `function`. Python raises its exception in the main thread.

@@ -67,6 +67,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
     "bindings": {
+        "backend/algorithms",
         "base",
         "protocol/message",
         "process",

@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/runtime/backend/algorithms/check_collective.h"
-#include "ops/runtime/backend/price_report.h"
+#include "ops/runtime/backend/algorithms/allreduce_choice.h"
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/stall_text.h"
 #include "ops/runtime/base/check.h"
@@ -49,9 +48,9 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
                                  },
                                  [this] { transport_->Interrupt(); }},
           std::move(sink), &poison_, pool)) {
-  // Nothing has been submitted yet, so no other thread uses the two.
-  if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
-  if (self == 0) LogPrices(self, hosts_, config, *transport_);
+  if (self == 0 && LogEnabled(LogLevel::kDebug)) {
+    for (const std::string& line : AllreducePrices(hosts_, config)) Log(LogLevel::kDebug, line);
+  }
   const ProgressWatch watch(config.stall_warning, config.stall_shutdown);
   const auto on_quiet = [this](ProgressWatch::Verdict verdict, Duration quiet) {
     return OnQuiet(verdict, quiet);
@@ -117,18 +116,20 @@ std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoin
   }
   begun_ = false;
   completion.suspect = in_arena_ ? arena_->suspect() : runner_.suspect();
-  completion.bad_values = in_arena_ ? arena_->TakeBadValues() : executor_.TakeBadValues();
+  completion.bad_values = std::exchange(bad_values_, {});
   if (completion.recalled) completion.bad_values.clear();  // they are looked for again
   return completion;
 }
 
-// Whether it has ended: with a limit, only what is small and in an arena is begun.
+// Whether it has ended: with a limit, only what needs no other rank, or is small and in an arena,
+// is begun.
 Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until,
                                  Completion* completion) {
   if (!begun_) {
     const bool reaches = arena_ && arena_->Reaches(collective);
     const bool moves = reaches && ArenaCollective::Runs(collective);
-    if (until != kNever && !(moves && CallerMayRun(collective))) return false;
+    const bool alone = collective.members.size() == 1;
+    if (until != kNever && !alone && !(moves && CallerMayRun(collective))) return false;
     moves_in_arena_ = moves;
     in_arena_ = moves || (reaches && collective.locked);
     Begin(collective);
@@ -153,14 +154,11 @@ Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until,
 void CpuBackend::Begin(const Collective& collective) {
   const Rank rank = collective.members[collective.self];
   TFRING_CHECK(rank == self_) << "rank " << self_ << " was given the collective of rank " << rank;
-  if (!collective.is_void) {
-    const std::string contradiction = FindContradiction(collective);
-    TFRING_CHECK(contradiction.empty()) << contradiction;
-  }
   running_ = &collective;
+  // Before an output in the same place is written.
+  if (config_.check_values != ValueAction::kIgnore) bad_values_ = FindBadValues(collective);
   if (!in_arena_) return;
-  arena_->Start(collective, moves_in_arena_ ? ResolveReduction(collective) : Reduction(),
-                config_.check_values != ValueAction::kIgnore);
+  arena_->Start(collective, moves_in_arena_ ? ResolveReduction(collective) : Reduction());
 }
 
 // Finds out whether the batch of a lock is recalled because not all members enter it: a sum of what

@@ -62,6 +62,7 @@ class CpuBackend final : public CollectiveBackend {
   bool moves_in_arena_ = false;       // its data goes through them
   const Collective* running_ = nullptr;
   bool begun_ = false;  // running_ has begun in its arena, and continues with the next Run
+  std::vector<BadValues> bad_values_;  // in this rank's input of running_
 
   std::atomic<bool> peer_lost_{false};
   std::unique_ptr<CollectiveQueue> queue_;

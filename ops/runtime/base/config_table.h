@@ -57,13 +57,9 @@ struct Config {
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;
   // A small message takes this long from host to host. HIERARCHICAL_ALLREDUCE=auto uses it and
   // NETWORK_BYTES_PER_SECOND. Neither is measured: tfring doctor -H a:4,b:4 shows their effect.
-  // Rank 0 logs the latency that TCP measures if it is more than 4 times off.
   Duration network_latency = 30000;
   // A host can send this many bytes a second to other hosts.
   int64_t network_bytes_per_second = 1250000000;
-  // Sums and averages of float32 travel between hosts as they are, or rounded to bfloat16 or
-  // float16 and added up in float32.
-  DataType wire_dtype = DataType::kFloat32;
   // Ranks of one host exchange data through shared memory. 0: through sockets.
   bool shared_memory = true;
   // Sums, broadcasts and allgathers of one host's ranks go through memory that all of them see. 0:
@@ -119,7 +115,6 @@ void VisitSettings(Config* config, const Visit& visit) {
   visit("HIERARCHICAL_ALLREDUCE", &config->hierarchical_allreduce, std::vector<Hierarchy>{Hierarchy::kAuto, Hierarchy::kNever, Hierarchy::kAlways});
   visit("NETWORK_LATENCY_SECONDS", &config->network_latency);
   visit("NETWORK_BYTES_PER_SECOND", &config->network_bytes_per_second);
-  visit("WIRE_DTYPE", &config->wire_dtype, std::vector<DataType>{DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16});
   visit("SHARED_MEMORY", &config->shared_memory);
   visit("ARENA", &config->arena);
   visit("CPU_OPERATIONS", &config->cpu_operations, std::vector<CpuOperations>{CpuOperations::kAuto, CpuOperations::kShm, CpuOperations::kTcp, CpuOperations::kMpi});

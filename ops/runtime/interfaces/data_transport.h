@@ -72,9 +72,6 @@ class DataTransport {
   // nothing of the process at the other end.
   virtual std::string PathTrouble(Rank) const { return ""; }
 
-  // The shortest round trip to `peer` that the system has measured; 0 if none.
-  virtual Duration RoundTrip(Rank) const { return 0; }
-
   // Makes this Wait() and all later ones return at once.
   virtual void Interrupt() = 0;
 

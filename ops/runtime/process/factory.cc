@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ops/runtime/backend/cpu_backend.h"
-#include "ops/runtime/backend/local_backend.h"
 #include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
@@ -105,7 +104,7 @@ Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connec
   }
   const TimePoint deadline = MonotonicNow() + limit;
   const Rank self = config.arena ? topology.rank : kNoRank;  // arenas lie in a HostMemory
-  if (config.cpu_operations == CpuOperations::kMpi) {
+  if (config.cpu_operations == CpuOperations::kMpi && topology.size > 1) {
     Result<std::unique_ptr<DataTransport>> mpi = MakeMpi(topology, connections->mpi);
     if (!mpi.ok()) return mpi.status();
     // The sockets are for the agreement alone.
@@ -218,19 +217,13 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
-  if (topology.size == 1) {
-    parts.make_backend = [config](CompletionSink sink,
-                                  ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
-      return std::make_unique<LocalBackend>(config, std::move(sink), pool);
-    };
-    AddDevices(config, topology.rank, hosts, &parts);
-    return parts;
-  }
   Result<std::unique_ptr<DataTransport>> data = MakeData(topology, &connections, config, limit);
   if (!data.ok()) return data.status();
   const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts[0]) ==
                                               static_cast<std::ptrdiff_t>(hosts.size());
-  UseArenas(config.arena && one_host && (*data)->host_memory() != nullptr, &parts.engine.config);
+  if (topology.size > 1) {
+    UseArenas(config.arena && one_host && (*data)->host_memory() != nullptr, &parts.engine.config);
+  }
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
   parts.make_backend = [self = topology.rank, config, holder, hosts](

@@ -52,7 +52,6 @@ class ShmDataTransport final : public DataTransport {
   bool Sending() override { return base_->Sending(); }
   bool Unacknowledged(Rank peer) const override;
   std::string PathTrouble(Rank peer) const override;
-  Duration RoundTrip(Rank peer) const override { return Find(peer) ? 0 : base_->RoundTrip(peer); }
   void Interrupt() override;
   int64_t bytes_sent() const override;
   HostMemory* host_memory() override { return host_memory_.get(); }

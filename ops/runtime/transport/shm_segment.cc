@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "ops/runtime/base/clock.h"
-#include "ops/runtime/transport/cgroup_memory.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
@@ -52,15 +51,6 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
                                                        uint64_t part_bytes) {
   const Shape shape{rings, ring_bytes, part_bytes};
   const uint64_t bytes = shape.bytes();
-  // Allocating beyond the limit of a memory cgroup does not fail: the kernel kills the process. The
-  // peers, mostly in the same cgroup, are about to allocate as much each.
-  const uint64_t headroom = CgroupHeadroom();
-  const uint64_t ranks = rings + uint64_t{1};
-  if (!LeavesHalf(headroom, bytes, ranks)) {
-    return Unavailable("shared memory: the memory cgroup leaves " + std::to_string(headroom) +
-                       " bytes, and " + std::to_string(ranks) + " ranks with " +
-                       std::to_string(bytes) + " bytes each may take half of them");
-  }
   UniqueFd fd(memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Errno("memfd_create");
   // fallocate, not ftruncate: missing memory must be an error now, not a SIGBUS later.

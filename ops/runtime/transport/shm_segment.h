@@ -56,8 +56,7 @@ struct ShmHeader {
 class ShmSegment {
  public:
   // Allocates a segment with `rings` rings of `ring_bytes` (a power of two) and a part of
-  // `part_bytes`. Unavailable if there is not enough memory, or if the limit of a memory cgroup is
-  // too low for the segments of all ranks.
+  // `part_bytes`. Unavailable if there is not enough memory.
   static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes,
                                                     uint64_t part_bytes = 0);
 

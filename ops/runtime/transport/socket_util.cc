@@ -93,13 +93,4 @@ UniqueFd OpenPidFd(int64_t pid) {
   return UniqueFd();
 }
 
-Duration LeastRoundTrip(int socket) {
-  struct tcp_info info{};
-  socklen_t size = sizeof(info);
-  constexpr size_t kNeeded = offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt);
-  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || size < kNeeded) return 0;
-  const bool measured = info.tcpi_min_rtt != UINT32_MAX;
-  return measured ? Duration{info.tcpi_min_rtt} * kMillisecond / 1000 : 0;
-}
-
 }  // namespace tfring

@@ -28,10 +28,6 @@ void WidenBuffers(int fd, int bytes);
 // process. Does nothing on sockets that are not TCP.
 void KeepAlive(int fd, Duration interval);
 
-// The shortest round trip that the kernel has measured lately on a TCP connection; 0 if it has
-// measured none or the socket is not TCP.
-Duration LeastRoundTrip(int socket);
-
 // A non-blocking eventfd.
 Result<UniqueFd> NewEventFd();
 void SignalEventFd(const UniqueFd& fd);

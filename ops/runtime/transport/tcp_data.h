@@ -37,7 +37,6 @@ class TcpDataTransport final : public DataTransport {
   std::optional<BrokenStream> Wait(const WaitSet& what) override;
   bool Unacknowledged(Rank peer) const override;
   std::string PathTrouble(Rank peer) const override;
-  Duration RoundTrip(Rank peer) const override { return LeastRoundTrip(SocketOf(peer)); }
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 

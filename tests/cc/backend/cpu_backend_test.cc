@@ -1,9 +1,7 @@
-// Allreduce, allgather, broadcast and barrier on the CPU backend, and a rank alone.
+// All collectives on the CPU backend, and on one rank alone, compared with a plain computation.
 #include <cmath>
-#include <cstring>
 #include <string>
 
-#include "ops/runtime/backend/local_backend.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
@@ -11,86 +9,176 @@
 namespace tfring::testing::cpu_backend_test {
 namespace {
 
-// One all-reduce of several tensors of odd sizes on all members, with its memory.
+constexpr size_t kTensors = 3;
+
 struct Case {
+  CollectiveKind kind = CollectiveKind::kReducescatter;
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  int64_t elements = 0;
-  bool in_place = false;
+  int64_t unit = 1;  // elements of a block are 0 to 3 of it
+  int root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  double value = 0.0;  // of all elements of all members, unless it is 0
+  bool in_place = false;  // where input and output have the same size
+  double value = 0.0;     // of all that is reduced, unless it is 0
 
-  std::vector<int64_t> TensorElements() const {
-    const int64_t third = elements / 3;
-    return {third, 0, elements > 0 ? 1 : 0, elements - third - (elements > 0 ? 1 : 0)};
+  // Of tensor `tensor` for the member at this position; alltoall: from another one.
+  int64_t Block(size_t tensor, int member, int from = 0) const {
+    return unit * ((member * 7 + static_cast<int>(tensor) * 3 + from * 5) % 4);
   }
 };
 
-using Memory = std::vector<std::vector<char>>;  // by tensor
+// One rank's part of a case. Values are numbered along each tensor of the summed input, or, where
+// nothing is summed, along that of the sender.
+struct Part {
+  std::vector<std::vector<double>> input, expected;  // by tensor
+  std::vector<std::vector<char>> in, before, out;
+};
 
-Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Memory* inputs,
-                   Memory* outputs) {
-  Collective collective;
-  collective.kind = CollectiveKind::kAllreduce;
-  collective.dtype = c.dtype;
-  collective.op = c.op;
-  collective.prescale = c.prescale;
-  collective.postscale = c.postscale;
-  collective.members = members;
-  collective.self = self;
-  const int64_t size = DataTypeSize(c.dtype);
-  int64_t at = 0;
-  for (int64_t count : c.TensorElements()) {
-    std::vector<char> input(count * size + 1);
-    for (int64_t i = 0; i < count; ++i, ++at) {
-      const double value = c.value != 0 ? c.value : Value(c.op, members[self], at);
-      Store(c.dtype, input.data() + i * size, value);
-    }
-    inputs->push_back(std::move(input));
-    outputs->push_back(std::vector<char>(count * size + 1, 0x55));
-  }
-  for (size_t t = 0; t < inputs->size(); ++t) {
-    char* input = (*inputs)[t].data();
-    const int64_t bytes = static_cast<int64_t>((*inputs)[t].size()) - 1;
-    collective.buffers.push_back({input, c.in_place ? input : (*outputs)[t].data(), bytes, bytes});
-  }
-  return collective;
+double Number(const Case& c, Rank rank, size_t tensor, int64_t i) {
+  if (c.value != 0) return c.value;
+  return Value(c.op, rank, static_cast<int64_t>(tensor) * 1009 + i);
 }
 
-bool Matches(const Case& c, const std::vector<Rank>& members, const Memory& results) {
-  const int64_t size = DataTypeSize(c.dtype);
-  const bool average = c.op == ReduceOp::kAverage;
-  const bool floating = c.dtype == DataType::kFloat16 || c.dtype == DataType::kBfloat16 ||
-                        c.dtype == DataType::kFloat32 || c.dtype == DataType::kFloat64;
-  int64_t at = 0;
-  for (const std::vector<char>& tensor : results) {
-    const int64_t count = (static_cast<int64_t>(tensor.size()) - 1) / size;
-    for (int64_t i = 0; i < count; ++i, ++at) {
-      const double n = static_cast<double>(members.size());
-      const double sum = c.value != 0 ? c.value * n : Expected(c.op, members, at);
-      double expected = sum * c.prescale * c.postscale;
-      if (average) expected /= n;
-      const double actual = Read(c.dtype, tensor.data() + i * size);
-      char stored[8];
-      Store(c.dtype, stored, expected);
-      const bool rounds = average && floating && c.value == 0;
+double Reduced(const Case& c, const std::vector<Rank>& members, size_t tensor, int64_t i) {
+  double result = Expected(c.op, members, static_cast<int64_t>(tensor) * 1009 + i);
+  if (c.value != 0) result = c.value * static_cast<double>(members.size());
+  if (c.op == ReduceOp::kAverage) result /= static_cast<double>(members.size());
+  return result * c.prescale * c.postscale;
+}
+
+// Where member `position`'s block begins in the sender's tensor, and its size.
+std::pair<int64_t, int64_t> BlockAt(const Case& c, size_t t, int position, int from) {
+  int64_t begin = 0;
+  for (int m = 0; m < position; ++m) begin += c.Block(t, m, from);
+  return {begin, c.Block(t, position, from)};
+}
+
+void FillReducing(const Case& c, const std::vector<Rank>& members, int self, Collective* out,
+                  Part* part) {
+  const int size = static_cast<int>(members.size());
+  const int64_t element = DataTypeSize(c.dtype);
+  for (size_t t = 0; t < kTensors; ++t) {
+    const int64_t all = BlockAt(c, t, size, 0).first;
+    for (int64_t i = 0; i < all; ++i) part->input[t].push_back(Number(c, members[self], t, i));
+    auto [begin, count] = BlockAt(c, t, self, 0);
+    if (c.kind == CollectiveKind::kReduce) begin = 0, count = self == c.root ? all : 0;
+    if (c.kind == CollectiveKind::kAllreduce) begin = 0, count = all;
+    for (int64_t i = begin; i < begin + count; ++i) {
+      part->expected[t].push_back(Reduced(c, members, t, i));
+    }
+    out->block_bytes.emplace_back();
+    for (int m = 0; m < size; ++m) out->block_bytes[t].push_back(c.Block(t, m) * element);
+  }
+}
+
+void FillMoving(const Case& c, const std::vector<Rank>& members, int self, Collective* out,
+                Part* part) {
+  const int size = static_cast<int>(members.size());
+  const int64_t element = DataTypeSize(c.dtype);
+  const bool alltoall = c.kind == CollectiveKind::kAlltoall;
+  const bool all_get = c.kind == CollectiveKind::kAllgather;
+  const bool gather = c.kind == CollectiveKind::kGather || all_get;
+  for (size_t t = 0; t < kTensors; ++t) {
+    out->block_bytes.emplace_back();
+    out->send_bytes.emplace_back();
+    for (int m = 0; m < size; ++m) {
+      out->block_bytes[t].push_back(element * (alltoall ? c.Block(t, self, m) : c.Block(t, m)));
+      out->send_bytes[t].push_back(element * c.Block(t, m, self));
+    }
+    auto append = [&](std::vector<double>* to, int sender, int64_t begin, int64_t count) {
+      for (int64_t i = begin; i < begin + count; ++i) {
+        to->push_back(Number(c, members[sender], t, i));
+      }
+    };
+    for (int m = 0; m < size; ++m) {
+      if (alltoall) {
+        const auto [to_begin, to_count] = BlockAt(c, t, m, self);
+        append(&part->input[t], self, to_begin, to_count);
+        const auto [begin, count] = BlockAt(c, t, self, m);
+        append(&part->expected[t], m, begin, count);
+      } else if (gather) {
+        if (self == c.root || all_get) append(&part->expected[t], m, 0, c.Block(t, m));
+      } else if (self == c.root) {
+        const auto [begin, count] = BlockAt(c, t, m, 0);
+        append(&part->input[t], c.root, begin, count);
+      }
+    }
+    const auto [begin, count] = BlockAt(c, t, self, 0);
+    if (gather) append(&part->input[t], self, 0, count);
+    if (c.kind == CollectiveKind::kScatter) append(&part->expected[t], c.root, begin, count);
+    const bool receives = c.kind == CollectiveKind::kSendRecv && self != c.root;
+    if (receives || c.kind == CollectiveKind::kBroadcast) {
+      append(&part->expected[t], c.root, 0, BlockAt(c, t, size, 0).first);
+    }
+  }
+}
+
+std::vector<char> Stored(DataType dtype, const std::vector<double>& values) {
+  const size_t size = static_cast<size_t>(DataTypeSize(dtype));
+  std::vector<char> bytes(values.size() * size + 1, 0x55);  // one more, which must stay
+  for (size_t i = 0; i < values.size(); ++i) Store(dtype, bytes.data() + i * size, values[i]);
+  return bytes;
+}
+
+Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Part* part) {
+  Collective out;
+  out.kind = c.kind;
+  out.dtype = c.dtype;
+  out.op = c.op;
+  out.prescale = c.prescale;
+  out.postscale = c.postscale;
+  out.root = c.root;
+  out.self = self;
+  out.members = members;
+  part->input.resize(kTensors);
+  part->expected.resize(kTensors);
+  (Traits(c.kind).reduces ? FillReducing : FillMoving)(c, members, self, &out, part);
+  for (size_t t = 0; t < kTensors; ++t) {
+    part->in.push_back(Stored(c.dtype, part->input[t]));
+    const size_t bytes = part->expected[t].size() * static_cast<size_t>(DataTypeSize(c.dtype));
+    part->out.push_back(std::vector<char>(bytes + 1, 0x55));
+  }
+  part->before = part->in;
+  for (size_t t = 0; t < kTensors; ++t) {
+    const int64_t in_bytes = static_cast<int64_t>(part->in[t].size()) - 1;
+    const int64_t out_bytes = static_cast<int64_t>(part->out[t].size()) - 1;
+    const bool same = c.in_place && in_bytes == out_bytes;
+    if (same) part->out[t].clear();
+    out.buffers.push_back({in_bytes > 0 ? part->in[t].data() : nullptr,
+                           same ? part->in[t].data() : part->out[t].data(), in_bytes, out_bytes});
+    if (out_bytes == 0) out.buffers.back().output = nullptr;
+  }
+  return out;
+}
+
+std::string Wrong(const Case& c, const Part& part) {
+  const size_t size = static_cast<size_t>(DataTypeSize(c.dtype));
+  for (size_t t = 0; t < kTensors; ++t) {
+    const bool same = part.out[t].empty();
+    if (!same && part.in[t] != part.before[t]) return "wrote to its input";
+    const std::vector<char>& out = same ? part.in[t] : part.out[t];
+    if (out.back() != 0x55) return "wrote behind its output";
+    for (size_t i = 0; i < part.expected[t].size(); ++i) {
+      const double expected = Read(c.dtype, Stored(c.dtype, {part.expected[t][i]}).data());
+      const double actual = Read(c.dtype, out.data() + i * size);
+      const bool rounds = c.op == ReduceOp::kAverage && c.value == 0;
       const double tolerance = rounds ? 0.01 * std::abs(expected) : 0.0;
-      if (std::abs(actual - Read(c.dtype, stored)) > tolerance) return false;
+      if (std::abs(actual - expected) > tolerance) {
+        return "element " + std::to_string(i) + " of tensor " + std::to_string(t) + " is " +
+               std::to_string(actual) + " and not " + std::to_string(expected);
+      }
     }
   }
-  return true;
+  return "";
 }
 
-// Runs the cases one after the other, all submitted at once.
 void RunCases(World* world, const std::vector<Rank>& members, const std::vector<Case>& cases) {
   const size_t n = members.size();
-  std::vector<Memory> inputs(cases.size() * n), outputs(cases.size() * n);
+  std::vector<Part> parts(cases.size() * n);
   for (size_t m = 0; m < n; ++m) {
     for (size_t c = 0; c < cases.size(); ++c) {
-      const size_t slot = c * n + m;
-      Collective collective =
-          Prepare(cases[c], members, static_cast<int>(m), &inputs[slot], &outputs[slot]);
+      Collective collective = Prepare(cases[c], members, static_cast<int>(m), &parts[c * n + m]);
       collective.sequence = c;
       world->backend(members[m]).Submit(std::move(collective));
     }
@@ -98,105 +186,112 @@ void RunCases(World* world, const std::vector<Rank>& members, const std::vector<
   for (size_t c = 0; c < cases.size(); ++c) {
     for (size_t m = 0; m < n; ++m) {
       const Completion completion = world->Wait(members[m], c);
-      const std::string what =
-          std::string(ReduceOpName(cases[c].op)) + " of " + DataTypeName(cases[c].dtype) + ", " +
-          std::to_string(cases[c].elements) + " elements, " + std::to_string(n) + " ranks";
+      const std::string what = std::string(CollectiveKindName(cases[c].kind)) + ", " +
+                               ReduceOpName(cases[c].op) + " of " + DataTypeName(cases[c].dtype) +
+                               ", " + std::to_string(n) + " ranks, unit " +
+                               std::to_string(cases[c].unit) + ": ";
       ASSERT_EQ(what + completion.status.ToString(), what + OkStatus().ToString());
-      const Memory& results = cases[c].in_place ? inputs[c * n + m] : outputs[c * n + m];
-      ASSERT_EQ(what + (Matches(cases[c], members, results) ? "" : " is wrong"), what);
+      ASSERT_EQ(what + Wrong(cases[c], parts[c * n + m]), what);
     }
   }
 }
 
-constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
-                             ReduceOp::kProduct};
-
 std::vector<Case> AllCases(int size) {
   std::vector<Case> cases;
   for (DataType dtype : kReducibleTypes) {
-    for (ReduceOp op : kOps) {
-      for (int64_t elements : {0, 1, 2, size - 1, size, size + 1, 1000}) {
-        cases.push_back({dtype, op, elements, cases.size() % 2 == 0});
+    for (int64_t unit : {0, 1, 20, 300}) {
+      const int root = static_cast<int>(cases.size()) % size;
+      const bool in_place = cases.size() % 2 == 0;
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
+                          ReduceOp::kProduct}) {
+        cases.push_back({CollectiveKind::kAllreduce, dtype, op, unit, 0, 1.0, 1.0, in_place});
+        cases.push_back({CollectiveKind::kReducescatter, dtype, op, unit});
+        cases.push_back({CollectiveKind::kReduce, dtype, op, unit, root, 1.0, 1.0, in_place});
+      }
+      cases.push_back({CollectiveKind::kAllgather, dtype, ReduceOp::kSum, unit});
+      cases.push_back(
+          {CollectiveKind::kBroadcast, dtype, ReduceOp::kSum, unit, root, 1.0, 1.0, in_place});
+      cases.push_back({CollectiveKind::kGather, dtype, ReduceOp::kSum, unit, root});
+      cases.push_back({CollectiveKind::kScatter, dtype, ReduceOp::kSum, unit, root});
+      cases.push_back({CollectiveKind::kAlltoall, dtype, ReduceOp::kSum, unit});
+      if (size == 2) {
+        cases.push_back({CollectiveKind::kSendRecv, dtype, ReduceOp::kSum, unit, root});
       }
     }
-    cases.push_back({dtype, ReduceOp::kSum, 20011, cases.size() % 2 == 0});
   }
-  const DataType half = DataType::kFloat16;
-  for (const double value : kExtremeHalves) {
-    for (int64_t elements : {1, 200, 20011}) {
-      const bool in_place = cases.size() % 2 == 0;
-      cases.push_back({half, ReduceOp::kAverage, elements, in_place, 1.0, 1.0, value});
-      cases.push_back({half, ReduceOp::kAverage, elements, !in_place, 2.0, 0.5, value / 2});
-      cases.push_back({half, ReduceOp::kSum, elements, in_place, 1.0, 1.0 / size, value});
+  for (auto kind :
+       {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter, CollectiveKind::kReduce}) {
+    const int root = static_cast<int>(cases.size()) % size;
+    for (const double value : kExtremeHalves) {
+      for (int64_t unit : {1, 300}) {
+        for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum}) {
+          const double factor = op == ReduceOp::kSum ? 1.0 / size : 1.0;
+          cases.push_back({kind, DataType::kFloat16, op, unit, root, 1.0, factor, false, value});
+        }
+      }
     }
   }
   return Sweep(std::move(cases));
 }
 
-TEST(AllreduceOfEveryTypeOpAndSize) {
+TEST(EveryKindOfEveryTypeOnEveryNumberOfRanks) {
   for (int size = 1; size <= 9; ++size) {
     StreamOptions options;
     options.seed = static_cast<uint32_t>(size);
     options.peek = size % 2 == 0;
-    World world(size, SmallConfig(), options);
+    Config config = SmallConfig();
+    config.deterministic = size % 3 == 0;
+    World world(size, config, options);
     RunCases(&world, FirstRanks(size), AllCases(size));
   }
 }
 
-TEST(AllreduceInArenas) {
-  for (int size : {2, 3, 5, 8}) {
+TEST(SomeRanksOfAWorld) {
+  World world(6, SmallConfig());
+  RunCases(&world, {1, 3, 4}, AllCases(3));
+  RunCases(&world, {2}, AllCases(1));
+  World mostly_behind(6, SmallConfig());
+  RunCases(&mostly_behind, {0, 3, 4, 5}, AllCases(4));
+}
+
+TEST(EveryKindInArenas) {
+  for (int size : {2, 3, 5}) {
     World world(std::vector<Config>(size), SharedHost(size));
     std::vector<Case> cases = AllCases(size);
-    cases.push_back({DataType::kFloat32, ReduceOp::kSum, 1000003, true});
-    cases.push_back({DataType::kBfloat16, ReduceOp::kAverage, 400001, false});
-    cases.push_back({DataType::kInt32, ReduceOp::kMax, 300000, false, 2.0, 3.0});
+    std::vector<Case> large;
+    for (int64_t unit : {7000, 100000}) {
+      for (auto kind :
+           {CollectiveKind::kAllreduce, CollectiveKind::kAllgather, CollectiveKind::kBroadcast,
+            CollectiveKind::kReducescatter, CollectiveKind::kReduce, CollectiveKind::kGather,
+            CollectiveKind::kScatter, CollectiveKind::kAlltoall}) {
+        large.push_back({kind, DataType::kFloat32, ReduceOp::kSum, unit, size - 1});
+      }
+    }
+    for (const Case& one : Sweep(std::move(large))) cases.push_back(one);
     RunCases(&world, FirstRanks(size), cases);
   }
   World some(std::vector<Config>(6), SharedHost(6));
   RunCases(&some, {1, 3, 4}, AllCases(3));
 }
 
-TEST(AllreduceInCanonicalOrder) {
-  for (int size : {2, 3, 6, 9}) {
-    Config config = SmallConfig();
-    config.deterministic = true;
-    World world(size, config);
-    RunCases(&world, FirstRanks(size), AllCases(size));
-  }
-}
-
-TEST(AllreduceAmongSomeRanks) {
-  World world(6, SmallConfig());
-  RunCases(&world, {1, 3, 4}, AllCases(3));
-  World without_one(6, SmallConfig());
-  RunCases(&without_one, {0, 1, 2, 4, 5}, AllCases(5));
-}
-
 TEST(ScalesApplyOnceBeforeAndAfter) {
-  World world(3, SmallConfig());
-  std::vector<Case> cases;
-  for (DataType dtype : kReducibleTypes) {
-    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
-      for (int64_t elements : {4, 200, 3000}) {
-        cases.push_back({dtype, op, elements, cases.size() % 2 == 0, 2.0, 3.0});
-        cases.push_back({dtype, op, elements, cases.size() % 2 == 0, 4.0, 0.5});
+  for (bool deterministic : {false, true}) {
+    Config config = SmallConfig();
+    config.deterministic = deterministic;
+    World world(3, config);
+    std::vector<Case> cases;
+    for (DataType dtype : kReducibleTypes) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+        for (int64_t unit : {1, 300}) {
+          for (auto kind : {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter,
+                            CollectiveKind::kReduce}) {
+            cases.push_back({kind, dtype, op, unit, 1, 2.0, 3.0, cases.size() % 4 < 2});
+            cases.push_back({kind, dtype, op, unit, 2, 4.0, 0.5, cases.size() % 4 < 2});
+          }
+        }
       }
     }
-  }
-  RunCases(&world, FirstRanks(3), cases);
-}
-
-TEST(BytesSentByARingAreTwiceNMinusOneNthOfTheData) {
-  for (int size = 2; size <= 8; ++size) {
-    Config config = SmallConfig();
-    config.direct_max_bytes = config.tree_max_bytes = 0;
-    World world(size, config);
-    const int64_t elements = 840 * 5;
-    RunCases(&world, FirstRanks(size), {{DataType::kFloat32, ReduceOp::kSum, elements}});
-    for (Rank r = 0; r < size; ++r) {
-      const int64_t lead = LeadBytes(elements);  // one peer, one plan
-      EXPECT_EQ((world.backend(r).bytes_sent() - lead) * size, 2 * (size - 1) * elements * 4);
-    }
+    RunCases(&world, FirstRanks(3), cases);
   }
 }
 
@@ -274,131 +369,6 @@ TEST(SumsOf16BitFloatsInArenasAreRoundedOnce) {
         }
       }
     }
-  }
-}
-
-std::string Text(Rank rank, size_t tensor, int64_t bytes) {
-  std::string text(static_cast<size_t>(bytes), '.');
-  for (int64_t i = 0; i < bytes; ++i) {
-    text[i] = static_cast<char>('a' + (rank * 5 + static_cast<int>(tensor) * 3 + i) % 26);
-  }
-  return text;
-}
-
-void RunAllgathers(World* world, int64_t unit) {
-  const int size = world->size();
-  std::vector<std::vector<int64_t>> blocks(3);
-  std::vector<std::string> expected(3);
-  for (size_t t = 0; t < 3; ++t) {
-    for (Rank r = 0; r < size; ++r) {
-      blocks[t].push_back(unit * ((r + static_cast<int>(t)) % 3));
-      expected[t] += Text(r, t, blocks[t].back());
-    }
-  }
-  std::vector<std::vector<std::string>> inputs(size), outputs(size);
-  for (Rank r = 0; r < size; ++r) {
-    Collective c;
-    c.kind = CollectiveKind::kAllgather;
-    c.self = r;
-    c.members = FirstRanks(size);
-    c.block_bytes = blocks;
-    for (size_t t = 0; t < 3; ++t) {
-      inputs[r].push_back(Text(r, t, blocks[t][r]));
-      outputs[r].push_back(std::string(expected[t].size(), '?'));
-    }
-    for (size_t t = 0; t < 3; ++t) {
-      c.buffers.push_back({inputs[r][t].data(), outputs[r][t].data(), blocks[t][r],
-                           static_cast<int64_t>(expected[t].size())});
-    }
-    world->backend(r).Submit(std::move(c));
-  }
-  for (Rank r = 0; r < size; ++r) {
-    ASSERT_EQ(world->Wait(r, 0).status.ToString(), OkStatus().ToString());
-    for (size_t t = 0; t < 3; ++t) ASSERT_EQ(outputs[r][t], expected[t]);
-  }
-}
-
-TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
-  for (int64_t unit : {1, 400}) {
-    for (int size = 1; size <= 9; ++size) {
-      World world(size, SmallConfig());
-      RunAllgathers(&world, unit);
-    }
-  }
-  for (int64_t unit : {1, 400, 300000}) {
-    for (int size : {2, 3, 5}) {
-      World world(std::vector<Config>(size), SharedHost(size));
-      RunAllgathers(&world, unit);
-    }
-  }
-}
-
-void RunBroadcastsAndBarriers(World* world, int64_t large) {
-  const int size = world->size();
-  for (int root = 0; root < size; ++root) {
-    const int64_t bytes = root % 2 == 0 ? 5 : large;
-    std::vector<std::string> inputs, outputs;
-    for (Rank r = 0; r < size; ++r) inputs.push_back(Text(r, 0, bytes));
-    outputs.resize(size, std::string(static_cast<size_t>(bytes), '?'));
-    for (Rank r = 0; r < size; ++r) {
-      Collective c;
-      c.kind = CollectiveKind::kBroadcast;
-      c.sequence = static_cast<uint64_t>(2 * root);
-      c.root = root;
-      c.self = r;
-      c.members = FirstRanks(size);
-      Collective barrier;
-      barrier.sequence = c.sequence + 1;
-      barrier.self = r;
-      barrier.members = c.members;
-      c.buffers.push_back({r == root ? inputs[r].data() : nullptr, outputs[r].data(),
-                           r == root ? bytes : 0, bytes});
-      world->backend(r).Submit(std::move(c));
-      world->backend(r).Submit(std::move(barrier));
-    }
-    for (Rank r = 0; r < size; ++r) {
-      ASSERT_TRUE(world->Wait(r, 2 * root + 1).status.ok());
-      ASSERT_EQ(outputs[r], inputs[root]);
-    }
-  }
-}
-
-TEST(BroadcastFromEveryRootThenABarrier) {
-  for (int size = 1; size <= 9; ++size) {
-    World world(size, SmallConfig());
-    RunBroadcastsAndBarriers(&world, 3001);
-  }
-  for (int size : {2, 3, 5}) {
-    World world(std::vector<Config>(size), SharedHost(size));
-    RunBroadcastsAndBarriers(&world, 3000001);
-  }
-}
-
-TEST(ARankAloneCopiesAndScales) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<Completion> completions;
-  LocalBackend backend(Config(), [&](Completion completion) {
-    std::lock_guard<std::mutex> lock(mutex);
-    completions.push_back(std::move(completion));
-    changed.notify_all();
-  });
-  std::vector<Case> cases;
-  for (DataType dtype : kReducibleTypes) {
-    for (ReduceOp op : kOps) {
-      cases.push_back({dtype, op, 100, cases.size() % 2 == 0});
-      cases.push_back({dtype, op, 100, cases.size() % 2 == 0, 4.0, 0.5});
-    }
-  }
-  std::vector<Memory> inputs(cases.size()), outputs(cases.size());
-  for (size_t i = 0; i < cases.size(); ++i) {
-    backend.Submit(Prepare(cases[i], {0}, 0, &inputs[i], &outputs[i]));
-  }
-  std::unique_lock<std::mutex> lock(mutex);
-  changed.wait(lock, [&] { return completions.size() == cases.size(); });
-  for (size_t i = 0; i < cases.size(); ++i) {
-    EXPECT_TRUE(completions[i].status.ok());
-    EXPECT_TRUE(Matches(cases[i], {0}, cases[i].in_place ? inputs[i] : outputs[i]));
   }
 }
 

@@ -48,16 +48,6 @@ struct Fixture {
 
 using Numbers = std::vector<uint64_t>;
 
-TEST(WithoutPlacesAllGoesStraightOn) {
-  Fixture f;
-  f.places.Submit(Numbered(1));
-  f.places.Submit(Numbered(2));
-  EXPECT_TRUE(f.backend.got == (Numbers{1, 2}));
-  f.EndNext();
-  f.EndNext();
-  EXPECT_TRUE(f.sunk == (Numbers{1, 2}));
-}
-
 TEST(WhatComesAfterAPlaceWaitsForIt) {
   Fixture f;
   f.places.Submit(Numbered(1));

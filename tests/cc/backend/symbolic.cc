@@ -125,38 +125,19 @@ class Player {
     return Combined(a, b);
   }
 
-  void AddDots(const Symbol& a, const Symbol& b, Symbol* dots) {
-    Combine(a, b);  // for its checks
-    dots->tree += DotsOf(a, b);
-  }
-
   void Perform(int r, int s) {
     const Step& step = schedules_[r].steps[s];
     if (step.kind == StepKind::kJoin) return;
     const bool has_src = step.kind != StepKind::kRecv;
     const Symbol* src = has_src ? At(r, step.src) : nullptr;
-    const bool has_src2 = step.kind == StepKind::kReduce || step.kind == StepKind::kAdasumDots ||
-                          step.kind == StepKind::kAdasumAdd ||
-                          step.kind == StepKind::kAdasumCombine;
+    const bool has_src2 = step.kind == StepKind::kReduce;
     const Symbol* src2 = has_src2 ? At(r, step.src2) : nullptr;
     Symbol* dst = step.kind == StepKind::kSend ? nullptr : At(r, step.dst);
     if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
     if (!wrong_.empty()) return;
     if (step.kind == StepKind::kSend) {
-      Symbols sent(src, src + step.src.bytes / element_);
-      if (step.narrow) std::transform(sent.begin(), sent.end(), sent.begin(), Rounded);
-      streams_[{r, step.peer}].push_back(std::move(sent));
+      streams_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
       return;
-    }
-    if (step.kind == StepKind::kAdasumDots) {
-      for (int64_t i = 0; i < step.src.bytes / element_; ++i) AddDots(src[i], src2[i], dst);
-      return;
-    }
-    uint64_t dots = 0;
-    if (step.kind == StepKind::kAdasumCombine) {
-      const Symbol* at = At(r, {Space::kScratch, step.dots, kAdasumDotsBytes});
-      if (at == nullptr) return;
-      dots = at->tree;
     }
     const size_t count = static_cast<size_t>(step.dst.bytes / element_);
     Symbols received;
@@ -171,12 +152,8 @@ class Player {
       if (step.kind == StepKind::kRecvReduce) value = Add(step, src[i], received[i]);
       if (step.kind == StepKind::kReduce) value = Add(step, src[i], src2[i]);
       if (step.kind == StepKind::kCopy) value = src[i];
-      if (step.kind == StepKind::kAdasumAdd) value.tree = src[i].tree + src2[i].tree;
-      if (step.kind == StepKind::kAdasumCombine) {
-        value = AdasumOf(Combine(src[i], src2[i]), dots);
-      }
       value.finished += step.finish ? 1 : 0;
-      dst[i] = step.round ? Rounded(value) : value;
+      dst[i] = value;
     }
   }
 
@@ -205,12 +182,6 @@ Symbol Leaf(int r, int64_t i) {
 
 Symbol Combined(const Symbol& left, const Symbol& right) {
   return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
-}
-
-Symbol Rounded(Symbol symbol) {
-  if (!symbol.rounded) symbol.tree = Mix(symbol.tree, 16);
-  symbol.rounded = true;
-  return symbol;
 }
 
 std::vector<SymbolicRank> Inputs(int size, int64_t elements) {
@@ -273,12 +244,6 @@ std::string PlayAllgather(const std::vector<Schedule>& schedules, const Blocks& 
     }
   }
   return "";
-}
-
-uint64_t DotsOf(const Symbol& a, const Symbol& b) { return Mix(b.tree, ~a.tree); }
-
-Symbol AdasumOf(const Symbol& combined, uint64_t dots) {
-  return {combined.ranks, Mix(combined.tree, dots), 0};
 }
 
 int64_t BytesSent(const Schedule& schedule) {

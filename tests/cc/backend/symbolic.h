@@ -16,7 +16,6 @@ struct Symbol {
   uint64_t ranks = 0;  // bit r: the input of rank r
   uint64_t tree = 0;   // equal for equal trees with equal leaves in equal order
   int finished = 0;
-  bool rounded = false;  // to 16 bits, since it was last combined
 };
 
 struct SymbolicRank {
@@ -41,9 +40,6 @@ Symbol Leaf(int r, int64_t i);
 // What reducing two elements gives, the left one first.
 Symbol Combined(const Symbol& left, const Symbol& right);
 
-// What rounding to 16 bits gives; nothing else if it was rounded already.
-Symbol Rounded(Symbol symbol);
-
 // All ranks with inputs of this many elements, and without outputs.
 std::vector<SymbolicRank> Inputs(int size, int64_t elements);
 
@@ -59,11 +55,6 @@ int64_t Sum(const Blocks& blocks);
 // Blocks of multiples of `unit`: uneven, even, some of them empty, all empty, and all but one
 // empty.
 std::vector<Blocks> BlockCases(int size, int64_t unit);
-
-// For Adasum: what two elements add to the dot products of their tensors, as a number, and the
-// element that comes out with such a sum of numbers.
-uint64_t DotsOf(const Symbol& a, const Symbol& b);
-Symbol AdasumOf(const Symbol& combined, uint64_t dots);
 
 int64_t BytesSent(const Schedule& schedule);
 

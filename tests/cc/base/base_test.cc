@@ -152,7 +152,6 @@ TEST(SettingsOfEachKindAreStored) {
                                             {"STALL_CHECK_TIME_SECONDS", kSecond / 2},
                                             {"DISABLE_GROUP_FUSION", int64_t{1}},
                                             {"CPU_OPERATIONS", int64_t{3}},
-                                            {"WIRE_DTYPE", int64_t{1}},
                                             {"LOG_FORMAT", int64_t{1}},
                                             {"LOG_LEVEL", int64_t{3}},
                                             {"NCCL_LIBRARY", "/opt/libnccl.so.2"}});
@@ -161,11 +160,10 @@ TEST(SettingsOfEachKindAreStored) {
   EXPECT_EQ(config->stall_warning, kSecond / 2);
   EXPECT_TRUE(config->disable_group_fusion && config->log_json);
   EXPECT_TRUE(config->cpu_operations == CpuOperations::kMpi);
-  EXPECT_TRUE(config->wire_dtype == DataType::kBfloat16);
   EXPECT_EQ(config->log_level, 3);
   EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
-  EXPECT_EQ(config->fixed.size(), size_t{8});
+  EXPECT_EQ(config->fixed.size(), size_t{7});
   EXPECT_TRUE(MakeConfig({})->fixed.empty());
 }
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "ops/runtime/backend/cpu_backend.h"
-#include "ops/runtime/backend/local_backend.h"
 #include "ops/runtime/process/rank_runtime_parts.h"
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
@@ -72,7 +71,6 @@ class Job {
       }
       parts.make_backend = [=](CompletionSink sink,
                                ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
-        if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink), pool);
         return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink),
                                             std::vector<std::string>(), pool);
       };

@@ -156,25 +156,6 @@ TEST(WhoeverMovesRunsDoneItselfAndWakesNobody) {
   EXPECT_EQ(pair.scheduler.Take(), TaskScheduler::kNothing);
 }
 
-TEST(MoreCollectivesWakeTheOther) {
-  Pair pair;
-  EXPECT_TRUE(pair.scheduler.Add(pair.moves));
-  EXPECT_TRUE(pair.scheduler.Wakes());
-  pair.scheduler.Woke();
-  EXPECT_EQ(pair.scheduler.Take(), pair.moves);
-  EXPECT_TRUE(pair.scheduler.Add(pair.moves));
-  EXPECT_TRUE(!pair.scheduler.Wakes());  // it is being run
-  EXPECT_TRUE(pair.scheduler.Add(pair.done));
-  pair.scheduler.Ran(pair.moves, false);
-  EXPECT_EQ(pair.scheduler.Take(), pair.done);
-  EXPECT_TRUE(pair.scheduler.Wakes());
-  // A short `done`: the first is back before the other has woken.
-  pair.scheduler.Ran(pair.done, false);
-  EXPECT_EQ(pair.scheduler.Take(), pair.moves);
-  pair.scheduler.Woke();
-  EXPECT_EQ(pair.scheduler.Take(), TaskScheduler::kNothing);
-}
-
 TEST(AClosedTaskTakesNoWorkAndOneWithWorkClosesLater) {
   Pair pair;
   EXPECT_TRUE(pair.scheduler.Add(pair.done));

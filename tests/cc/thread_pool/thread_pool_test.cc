@@ -274,39 +274,6 @@ TEST(ADoneThatLastsHoldsUpNoCollective) {
   EXPECT_TRUE(pool.Join());
 }
 
-// Posts `outer` as a `done` for a caller to run, again until the caller was faster than the
-// threads of the pool.
-void RunOnACaller(ThreadPool* pool, Functions* dones, const std::function<void()>& outer) {
-  const std::thread::id self = std::this_thread::get_id();
-  bool on_caller = false;
-  for (int attempt = 0; attempt < 5000 && !on_caller; ++attempt) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the others sleep
-    std::promise<void> ran;
-    ThreadPool::CallerRuns caller(pool);
-    dones->Post([&] {
-      on_caller = std::this_thread::get_id() == self;
-      if (on_caller) outer();
-      ran.set_value();
-    });
-    caller.RunTasks(kNever - 1);
-    ran.get_future().get();
-  }
-  EXPECT_TRUE(on_caller);
-}
-
-TEST(ADoneOnACallerMayWaitForACollective) {
-  ThreadPool pool;
-  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
-  Functions moves(&pool, ThreadPool::Adds::kLast);
-  ASSERT_TRUE(pool.Start(2).ok());
-  RunOnACaller(&pool, &dones, [&] {
-    std::promise<void> moved;
-    moves.Post([&] { moved.set_value(); });
-    moved.get_future().get();
-  });
-  EXPECT_TRUE(pool.Close(dones.task) && pool.Close(moves.task) && pool.Join());
-}
-
 // One that was there before the `done` began.
 TEST(ADoneOnACallerThatLastsHoldsUpNoCollective) {
   ThreadPool pool;

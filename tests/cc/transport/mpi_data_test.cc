@@ -39,33 +39,6 @@ TEST(SaysWhyMpiCannotBeUsed) {
   EXPECT_CONTAINS(other.status().message(), "rank 1 of 2 is rank 0 of 2");
 }
 
-TEST(SendsUntilThePeerHasTaken) {
-  DataPair pair = ConnectedData(Link::kMpi);
-  const std::string text(100000, 'x');
-  struct iovec part = Part(text.data(), text.size());
-  EXPECT_TRUE(!pair.a->Sending());
-  ASSERT_TRUE(pair.a->TrySend(1, &part, 1).ok());
-  EXPECT_TRUE(pair.a->Sending() && pair.a->Unacknowledged(1));
-  std::atomic<bool> sent{false};
-  std::thread sender([&] {
-    WaitSet what;
-    what.sent = true;
-    while (pair.a->Sending()) pair.a->Wait(what);
-    sent = true;
-  });
-  std::vector<char> got(text.size());
-  EXPECT_TRUE(!sent);
-  for (size_t done = 0; done < got.size();) {
-    struct iovec into = Part(got.data() + done, got.size() - done);
-    Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
-    ASSERT_TRUE(n.ok());
-    done += static_cast<size_t>(*n);
-  }
-  sender.join();
-  EXPECT_TRUE(!pair.a->Sending() && !pair.a->Unacknowledged(1));
-  EXPECT_TRUE(text == std::string(got.begin(), got.end()));
-}
-
 TEST(FreesTheCommunicatorWhereNothingIsLeft) {
   const int communicators = OpenFakeMpiCommunicators();
   const int requests = OpenFakeMpiRequests();

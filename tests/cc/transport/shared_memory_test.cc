@@ -70,28 +70,6 @@ bool ConsumeAll(DataTransport* transport, Rank from, uint64_t total, uint32_t se
   return true;
 }
 
-TEST(ShmAgreesWithinOneHost) {
-  DataPair both = ConnectedData(Link::kSharedMemory);
-  ASSERT_TRUE(both.a != nullptr && both.b != nullptr);
-  EXPECT_TRUE(both.a->CanPeek(1));
-  EXPECT_TRUE(both.b->CanPeek(0));
-  EXPECT_TRUE(both.a->Connected(1));
-  EXPECT_TRUE(!both.a->Connected(2));
-}
-
-TEST(ShmStreamsBothWaysAtOnce) {
-  DataPair both = ConnectedData(Link::kSharedMemory);
-  ASSERT_TRUE(both.a != nullptr && both.b != nullptr);
-  constexpr uint64_t kTotal = 20u << 20;
-  bool sent = false;
-  bool received = false;
-  std::thread consumer([&] { received = ConsumeAll(both.b.get(), 0, kTotal, 7); });
-  sent = Produce(both.a.get(), 1, kTotal, 5);
-  consumer.join();
-  EXPECT_TRUE(sent);
-  EXPECT_TRUE(received);
-}
-
 TEST(ShmStreamsBetweenProcesses) {
   auto [a, b] = ConnectedSockets(Link::kUnix);
   constexpr uint64_t kTotal = 30u << 20;

@@ -45,22 +45,6 @@ TEST(PlacesInASegmentDoNotFollowItsHeader) {
   EXPECT_EQ(segment.ring_bytes(), uint64_t{65536});
 }
 
-// Else a child that outlives its rank keeps the memory.
-TEST(AForkedChildHasNoSharedMemory) {
-  auto segment = ShmSegment::Create(1, 65536);
-  ASSERT_TRUE(segment.ok());
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool closed = fcntl((*segment)->fd(), F_GETFD) == -1;
-    const bool unmapped = msync((*segment)->header(), 4096, MS_ASYNC) == -1;
-    _exit(closed && unmapped ? 0 : 1);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(fcntl((*segment)->fd(), F_GETFD) != -1);
-}
-
 // Whether this process holds or maps a segment, its own or one of a peer.
 bool HasSegment() {
   std::ifstream maps("/proc/self/maps");

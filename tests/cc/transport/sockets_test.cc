@@ -50,17 +50,6 @@ TEST(FrameReaderRefusesLongFrames) {
   EXPECT_CONTAINS(fed.message(), "101");
 }
 
-TEST(OnlyTcpHasARoundTrip) {
-  auto [a, b] = ConnectedSockets(Link::kTcp);
-  const auto tcp = DataOver({{1, a}});
-  EXPECT_TRUE(tcp->RoundTrip(1) > 0 && tcp->RoundTrip(1) < 10 * kSecond);
-  EXPECT_EQ(tcp->RoundTrip(2), Duration{0});
-  auto [c, d] = ConnectedSockets(Link::kUnix);
-  EXPECT_EQ(DataOver({{1, c}})->RoundTrip(1), Duration{0});
-  close(b);
-  close(d);
-}
-
 TEST(AWatchedStreamThatBreaksEndsTheWait) {
   auto [a, b] = ConnectedSockets(Link::kTcp);
   auto [c, d] = ConnectedSockets(Link::kTcp);

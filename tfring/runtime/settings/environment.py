@@ -159,11 +159,6 @@ def _refuse_contradictions(runtime: Mapping[str, str]) -> None:
         raise SettingError(
             "TFRING_CPU_OPERATIONS is shm and TFRING_X_SHARED_MEMORY is 0: unset one of the two"
         )
-    if value("WIRE_DTYPE") != "float32" and value("DETERMINISTIC"):
-        raise SettingError(
-            f"TFRING_X_WIRE_DTYPE is {value('WIRE_DTYPE')} and TFRING_DETERMINISTIC is 1: which "
-            "values are rounded depends on the size of the data, so unset one of the two"
-        )
 
 
 def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:

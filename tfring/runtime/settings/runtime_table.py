@@ -171,8 +171,7 @@ ALGORITHMS = Group(
             "NETWORK_LATENCY_SECONDS",
             "A small message takes this long from host to host. `HIERARCHICAL_ALLREDUCE=auto` "
             "uses it and `NETWORK_BYTES_PER_SECOND`. Neither is measured: `tfring doctor -H "
-            "a:4,b:4` shows their effect. Rank 0 logs the latency that TCP measures if it is "
-            "more than 4 times off.",
+            "a:4,b:4` shows their effect.",
             3e-05,
             high=10,
             member="network_latency",
@@ -183,15 +182,6 @@ ALGORITHMS = Group(
             "A host can send this many bytes a second to other hosts.",
             1250000000,
             low=1 << 10,
-            internal=True,
-        ),
-        choice(
-            "WIRE_DTYPE",
-            "Sums and averages of float32 travel between hosts as they are, or rounded to "
-            "`bfloat16` or `float16` and added up in float32.",
-            "float32",
-            choices=("float32", "bfloat16", "float16"),
-            native="DataType kFloat32 kBfloat16 kFloat16",
             internal=True,
         ),
     ),

@@ -25,13 +25,12 @@ Schedule DirectAllreduce(const ReduceShape& shape) {
   const int64_t bytes = shape.bytes();
   if (bytes == 0) return builder.Take();
   const Range output{Space::kOutput, 0, bytes};
-  Contribution own{{Space::kInput, 0, bytes}, kNoStep};
-  if (shape.rounds_parts) own = {output, builder.Round(own.range, output)};
+  const Contribution own{{Space::kInput, 0, bytes}, kNoStep};
   std::vector<int> sends;
   std::vector<Contribution> contributions(shape.size);
   contributions[shape.self] = own;
   for (int distance = 1; distance < shape.size; ++distance) {
-    sends.push_back(builder.Send((shape.self + distance) % shape.size, own.range, {own.ready}));
+    sends.push_back(builder.Send((shape.self + distance) % shape.size, own.range));
   }
   for (int distance = 1; distance < shape.size; ++distance) {
     const int peer = (shape.self + shape.size - distance) % shape.size;

@@ -19,8 +19,6 @@ struct ReduceShape {
   int64_t elements = 0;
   int64_t element_bytes = 1;
   int64_t piece_bytes = 1;  // long messages are cut into pieces of this size and pipelined
-  // Where several ranks make the same sum, its parts are rounded first (see narrow_wire.h).
-  bool rounds_parts = false;
 
   int64_t bytes() const { return elements * element_bytes; }
 };

@@ -71,7 +71,7 @@ std::string LayoutText(const HostLayout& layout) {
 
 std::string HeadLine(const HostLayout& layout, const Config& config) {
   return "prices of allreduces over " + LayoutText(layout) + ": between hosts " +
-         NetworkText(NetworkOf(config, DataType::kFloat32)) +
+         NetworkText(NetworkOf(config)) +
          " (TFRING_X_NETWORK_LATENCY_SECONDS, TFRING_X_NETWORK_BYTES_PER_SECOND), within a host " +
          NetworkText(NetworkWithin());
 }
@@ -79,7 +79,7 @@ std::string HeadLine(const HostLayout& layout, const Config& config) {
 }  // namespace
 
 std::vector<AllreduceOption> AllreduceOptions(int size, int64_t bytes, const Config& config,
-                                              const HostLayout& layout, DataType wire) {
+                                              const HostLayout& layout) {
   std::vector<AllreduceOption> options = {Flat(size, bytes, config)};
   if (layout.hosts() <= 1) return options;
   const bool keeps_order = !config.deterministic || layout.KeepsCanonicalOrder();
@@ -88,7 +88,7 @@ std::vector<AllreduceOption> AllreduceOptions(int size, int64_t bytes, const Con
       options.push_back({nullptr, plan, NameOf(plan.between)});
     }
   }
-  const Network network = NetworkOf(config, wire);
+  const Network network = NetworkOf(config);
   for (AllreduceOption& option : options) {
     option.seconds = SecondsOf(LoadOf(option, layout, bytes), network);
   }
@@ -115,7 +115,10 @@ Schedule ScheduleOf(const AllreduceOption& option, const ReduceShape& shape,
   return schedule;
 }
 
-std::vector<std::string> AllreducePrices(const HostLayout& layout, const Config& config) {
+std::vector<std::string> AllreducePrices(const std::vector<std::string>& hosts,
+                                         const Config& config) {
+  const HostLayout layout(NumberHosts(hosts));
+  if (layout.hosts() < 2) return {};
   std::vector<std::string> lines = {HeadLine(layout, config)};
   const int size = static_cast<int>(layout.ByHost().size());
   const std::pair<int64_t, const char*> sizes[] = {{4, "4 B"},
@@ -124,7 +127,7 @@ std::vector<std::string> AllreducePrices(const HostLayout& layout, const Config&
                                                    {16 << 20, "16 MiB"},
                                                    {64 << 20, "64 MiB"}};
   for (const auto& [bytes, text] : sizes) {
-    const auto options = AllreduceOptions(size, bytes, config, layout, config.wire_dtype);
+    const auto options = AllreduceOptions(size, bytes, config, layout);
     std::string line = std::string(text) + ": " + OptionText(options.front());
     for (size_t i = 1; i < options.size(); ++i) {
       line += (i == 1 ? "; not " : ", ") + OptionText(options[i]);

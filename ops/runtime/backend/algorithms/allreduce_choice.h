@@ -10,6 +10,7 @@
 #include "ops/runtime/backend/algorithms/host_costs.h"
 #include "ops/runtime/backend/algorithms/host_layout.h"
 #include "ops/runtime/base/config.h"
+#include "ops/runtime/base/export.h"
 
 namespace tfring {
 
@@ -22,18 +23,19 @@ struct AllreduceOption {
 };
 
 // What comes into question for `size` members and `bytes`, the chosen one first, which all members
-// choose alike. Over several hosts the others follow, the cheapest ones first. `wire` as of WireOf.
+// choose alike. Over several hosts the others follow, the cheapest ones first.
 std::vector<AllreduceOption> AllreduceOptions(int size, int64_t bytes, const Config& config,
-                                              const HostLayout& layout, DataType wire);
+                                              const HostLayout& layout);
 
 // Its schedule for `shape.self`.
 Schedule ScheduleOf(const AllreduceOption& option, const ReduceShape& shape,
                     const HostLayout& layout);
 
-// For people: what connects the members, and for some sizes from 4 B to 64 MiB what is chosen for
-// sums of float32, and what everything that came into question is expected to take. A line for
-// each; the layout has several hosts.
-std::vector<std::string> AllreducePrices(const HostLayout& layout, const Config& config);
+// For people: what connects ranks on these hosts (by rank), and for some sizes from 4 B to 64 MiB
+// what is chosen, and what everything that came into question is expected to take. A line for each;
+// none where there are fewer than two hosts.
+TFRING_EXPORT std::vector<std::string> AllreducePrices(const std::vector<std::string>& hosts,
+                                                       const Config& config);
 
 }  // namespace tfring
 

@@ -22,12 +22,11 @@ constexpr size_t kSumsInFlight = 3;
 // piece of each part travels at a time.
 constexpr int64_t kPiecesPerPiece = 2;
 constexpr int64_t kPiecesPerPieceOfPhases = 4;
-constexpr int64_t kPiecesPerPieceOfHalves = 1;  // they are split further
 
 int StagesBetween(BetweenHosts between, int hosts) {
   if (between == BetweenHosts::kExchange) return 1;
   if (between == BetweenHosts::kTwoPhases) return 2;
-  return PairingRounds(hosts) * (between == BetweenHosts::kHalving ? 2 : 1);
+  return PairingRounds(hosts);
 }
 
 // A part of the data, with one worker on each host.
@@ -161,15 +160,13 @@ class Weaver {
     int target = 0;            // the host that makes the sums
     int64_t begin = 0;
     Pieces pieces;
-    // By piece: this rank's result so far, if it is a worker. With kHalving the range is the part
-    // that this host still adds up, and afterwards the finished part.
+    // By piece: this rank's result so far, if it is a worker.
     std::vector<Contribution> made;
   };
 
   int64_t PieceBytes() const {
-    int64_t smaller = kPiecesPerPiece;
-    if (plan_.between == BetweenHosts::kTwoPhases) smaller = kPiecesPerPieceOfPhases;
-    if (plan_.between == BetweenHosts::kHalving) smaller = kPiecesPerPieceOfHalves;
+    const bool phases = plan_.between == BetweenHosts::kTwoPhases;
+    const int64_t smaller = phases ? kPiecesPerPieceOfPhases : kPiecesPerPiece;
     return Pieces(0, shape_.element_bytes, shape_.piece_bytes / smaller).piece;
   }
 
@@ -192,14 +189,8 @@ class Weaver {
         return stage == 0 ? Combine(line, piece) : Return(line, piece);
       case BetweenHosts::kDoubling:
         return Exchange(line, piece, Pair(*line, stage), stage + 1 == stages_);
-      case BetweenHosts::kHalving:
-        const int rounds = stages_ / 2;
-        return stage < rounds ? Halve(line, piece, stage, stage + 1 == rounds)
-                              : Double(line, piece, stages_ - 1 - stage);
     }
   }
-
-  int Partner(int round) const { return host_ ^ (1 << round); }
 
   // Returns the worker of a host, with the sum of the hosts that `rounds` rounds have paired.
   Source WorkerOf(const Line& line, int host, int rounds) const {
@@ -219,7 +210,7 @@ class Weaver {
 
   // Returns this rank and its partner, in the order of their hosts.
   std::vector<Source> Pair(const Line& line, int round) const {
-    const int other = Partner(round);
+    const int other = host_ ^ (1 << round);
     return {WorkerOf(line, std::min(host_, other), round),
             WorkerOf(line, std::max(host_, other), round)};
   }
@@ -241,10 +232,6 @@ class Weaver {
   // Between hosts: each worker sends its sum to all the other workers, and all of them add up.
   void Exchange(Line* line, int64_t piece, const std::vector<Source>& workers, bool finish) {
     Contribution& made = line->made[piece];
-    if (shape_.rounds_parts) {
-      const Range output = At(Space::kOutput, *line, piece);
-      made = {output, builder_.Round(made.range, output, {made.ready}), made.members};
-    }
     std::vector<int> sends;
     for (const Source& worker : workers) {
       if (worker.peer == self_) continue;
@@ -277,46 +264,6 @@ class Weaver {
     for (int worker : line->workers) {
       if (worker != self_) builder_.Send(worker, output, {made.ready});
     }
-  }
-
-  // Returns the part of a piece that a host adds up after `rounds` rounds of halving. Ranges nest.
-  Range Share(Space space, const Line& line, int64_t piece, int host, int rounds) const {
-    const Range all = At(space, line, piece);
-    const Slices slices{all.bytes / shape_.element_bytes, shape_.element_bytes, hosts_};
-    int first = 0;
-    int count = hosts_;
-    for (int round = 0; round < rounds; ++round) {
-      count /= 2;
-      if ((host >> round & 1) != 0) first += count;
-    }
-    const int64_t begin = slices.Begin(first);
-    return {space, all.offset + begin, slices.Begin(first + count) - begin};
-  }
-
-  // Between hosts: of the part that this host adds up, the partner gets one half and sends the
-  // other.
-  void Halve(Line* line, int64_t piece, int round, bool finish) {
-    Contribution& made = line->made[piece];
-    const Space space = made.range.space;
-    const Range theirs = Share(space, *line, piece, Partner(round), round + 1);
-    if (theirs.bytes > 0) builder_.Send(line->workers[Partner(round)], theirs, {made.ready});
-    made.range = Share(space, *line, piece, host_, round + 1);
-    if (made.range.bytes == 0) return;
-    const Range sum = Share(Space::kOutput, *line, piece, host_, round + 1);
-    made = between_.Add(Pair(*line, round), self_, made, sum, finish, kNoStep);
-  }
-
-  // Between hosts: the finished parts are exchanged. The arriving part replaces the part sent in
-  // Halve: it was made from that part, so that part is sent completely.
-  void Double(Line* line, int64_t piece, int round) {
-    Contribution& made = line->made[piece];
-    const int worker = line->workers[Partner(round)];
-    const Range mine = Share(Space::kOutput, *line, piece, host_, round + 1);
-    const Range theirs = Share(Space::kOutput, *line, piece, Partner(round), round + 1);
-    if (mine.bytes > 0) builder_.Send(worker, mine, {made.ready});
-    if (theirs.bytes == 0) return;
-    const int received = builder_.Recv(worker, theirs);
-    made.ready = made.ready == kNoStep ? received : builder_.Join({made.ready, received});
   }
 
   // Within the host: the worker sends the result to all other ranks.
@@ -354,8 +301,6 @@ const char* NameOf(BetweenHosts between) {
       return "hierarchical_exchange";
     case BetweenHosts::kDoubling:
       return "hierarchical_doubling";
-    case BetweenHosts::kHalving:
-      return "hierarchical_halving";
     case BetweenHosts::kTwoPhases:
       break;
   }
@@ -374,7 +319,7 @@ Schedule HierarchicalAllreduce(const ReduceShape& shape, const HostLayout& layou
                                const HierarchicalPlan& plan) {
   TFRING_CHECK(layout.hosts() >= 2 && plan.workers >= 1)
       << layout.hosts() << " hosts with " << plan.workers << " workers make no hierarchy";
-  TFRING_CHECK(!InPairs(plan.between) || CanPair(layout.hosts()))
+  TFRING_CHECK(plan.between != BetweenHosts::kDoubling || CanPair(layout.hosts()))
       << layout.hosts() << " hosts cannot be paired: their number is no power of two";
   return Weaver(shape, layout, plan).Weave();
 }

@@ -10,14 +10,10 @@ namespace tfring {
 enum class BetweenHosts {
   kExchange,   // each host sends its sum to all others, and all add them up
   kTwoPhases,  // each host adds up a part of the data, and sends the result to all others
-  // Only where the number of hosts is a power of two:
-  kDoubling,  // two hosts exchange their sums, then two such pairs, and so on
-  kHalving,   // two hosts exchange halves of the data, then pairs quarters; and all the way back
+  // Two hosts exchange their sums, then two such pairs, and so on. Only where the number of hosts
+  // is a power of two.
+  kDoubling,
 };
-
-constexpr bool InPairs(BetweenHosts between) {
-  return between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
-}
 
 // The name of the algorithm.
 const char* NameOf(BetweenHosts between);
@@ -43,12 +39,11 @@ struct HierarchicalPlan {
 //
 // A host sends 2 (H-1)/H S bytes to others with kTwoPhases, in two hops, and (H-1) S with
 // kExchange, in one: as many on two hosts. Both take H-1 messages of each worker for a hop. With
-// one message for a hop, kDoubling (recursive doubling) sends log2(H) S bytes in log2(H) hops, and
-// kHalving (Rabenseifner's recursive halving and doubling; Thakur, Rabenseifner and Gropp 2005)
-// 2 (H-1)/H S bytes in 2 log2(H) hops: for many hosts. Hosts are paired with their neighbours
-// first, so that all four add up in canonical order over the hosts. Within a host a rank sends at
-// most 2 S (L-1)/L bytes, in two more hops; L is its number of ranks. All elements are added up in
-// one order: the canonical order within each host, and over the hosts.
+// one message for a hop, kDoubling (recursive doubling) sends log2(H) S bytes in log2(H) hops.
+// Hosts are paired with their neighbours first, so that all three add up in canonical order over
+// the hosts. Within a host a rank sends at most 2 S (L-1)/L bytes, in two more hops; L is its
+// number of ranks. All elements are added up in one order: the canonical order within each host,
+// and over the hosts.
 Schedule HierarchicalAllreduce(const ReduceShape& shape, const HostLayout& layout,
                                const HierarchicalPlan& plan);
 

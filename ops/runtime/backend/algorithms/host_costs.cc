@@ -48,8 +48,8 @@ double MostPairs(const HostLayout& layout) {
 
 void AddLoadBetween(BetweenHosts between, int hosts, double data, HostLoad* load) {
   const double rounds = PairingRounds(hosts);
-  const bool pairs = InPairs(between);
-  const bool once = between == BetweenHosts::kExchange || between == BetweenHosts::kDoubling;
+  const bool pairs = between == BetweenHosts::kDoubling;
+  const bool once = between != BetweenHosts::kTwoPhases;
   load->hops_between = (pairs ? rounds : 1) * (once ? 1 : 2);
   load->messages_between = 2 * load->hops_between * (pairs ? 1 : hosts - 1);
   load->bytes_between = data * (pairs ? rounds : hosts - 1);
@@ -129,10 +129,9 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   return load;
 }
 
-Network NetworkOf(const Config& config, DataType wire) {
-  const double narrower = 4.0 / static_cast<double>(DataTypeSize(wire));
+Network NetworkOf(const Config& config) {
   return {static_cast<double>(config.network_latency) / kSecond,
-          static_cast<double>(config.network_bytes_per_second) * narrower};
+          static_cast<double>(config.network_bytes_per_second)};
 }
 
 double SecondsOf(const HostLoad& load, const Network& network) {
@@ -152,8 +151,6 @@ std::vector<HierarchicalPlan> HierarchicalPlans(const HostLayout& layout) {
   if (hosts >= 4 && CanPair(hosts)) {
     plans.push_back({BetweenHosts::kDoubling, 1});
     plans.push_back({BetweenHosts::kDoubling, kAllWorkers});
-    plans.push_back({BetweenHosts::kHalving, 1});
-    plans.push_back({BetweenHosts::kHalving, kAllWorkers});
   }
   return plans;
 }

@@ -32,10 +32,10 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
 // What connects hosts.
 struct Network {
   double latency = 0;           // seconds
-  double bytes_per_second = 1;  // out of a host, counted as they are in memory
+  double bytes_per_second = 1;  // out of a host
 };
-// That of the settings, for data that travels as `wire` (see narrow_wire.h).
-Network NetworkOf(const Config& config, DataType wire);
+// That of the settings.
+Network NetworkOf(const Config& config);
 
 // The price in seconds, from hops, messages and bytes at each level: between hosts by the network,
 // within a host by constants. Good enough to rank algorithms, not to predict times.

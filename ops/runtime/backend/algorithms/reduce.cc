@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/canonical_sum.h"
-#include "ops/runtime/backend/algorithms/reducescatter.h"
 
 namespace tfring {
 
@@ -50,33 +49,6 @@ Schedule TreeReduce(const ReduceShape& shape, int root) {
   if (!top) last = builder.Send(shape.self - mask, sum, {last});
   if (top && root != 0) builder.Send(root, sum, {last});
   if (!top && shape.self == root) builder.Recv(0, {Space::kOutput, 0, bytes}, {last});
-  return builder.Take();
-}
-
-Schedule TwoPhaseReduce(const ReduceShape& shape, int root) {
-  ScheduleBuilder builder("two_phase_reduce");
-  const int self = shape.self;
-  const Slices slices{shape.elements, shape.element_bytes, shape.size};
-  const ReducescatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
-  Range own{Space::kOutput, slices.Begin(self), slices.Bytes(self)};
-  if (self != root) own = {Space::kScratch, builder.AddScratch(own.bytes), own.bytes};
-  const std::vector<int> reduced = AppendDirectReducescatter(&builder, scatter, own);
-  auto part = [](Range whole, const Pieces& pieces, int64_t i) {
-    return Range{whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
-  };
-  if (self != root) {
-    const Pieces pieces = DirectPieces(scatter, self);
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      builder.Send(root, part(own, pieces, i), {reduced[i]});
-    }
-    return builder.Take();
-  }
-  for (int distance = 1; distance < shape.size; ++distance) {
-    const int from = (self + shape.size - distance) % shape.size;
-    const Range slice{Space::kOutput, slices.Begin(from), slices.Bytes(from)};
-    const Pieces pieces = DirectPieces(scatter, from);
-    for (int64_t i = 0; i < pieces.count; ++i) builder.Recv(from, part(slice, pieces, i));
-  }
   return builder.Take();
 }
 

@@ -6,7 +6,7 @@
 namespace tfring {
 
 // Reductions to one position, the root. Only the root has an output, which may be its input; the
-// others add up in scratch. The first three algorithms sum in canonical order and so give the bits
+// others add up in scratch. The first two algorithms sum in canonical order and so give the bits
 // of DirectAllreduce. Costs as in allreduce.h.
 
 // Every rank sends its whole input to the root. 1 hop, S sent, N-1 inputs in the root's scratch:
@@ -14,12 +14,8 @@ namespace tfring {
 Schedule DirectReduce(const ReduceShape& shape, int root);
 
 // A binomial tree to position 0, which sends the result to the root: log2 N + 1 hops, S sent. For
-// small sizes on many ranks.
+// small sizes on many ranks, and for all with DETERMINISTIC.
 Schedule TreeReduce(const ReduceShape& shape, int root);
-
-// The first phase of TwoPhaseAllreduce, then a gather: slice j of all inputs goes to rank j, which
-// adds them up and sends the result to the root. 2 hops, S sent. For large sizes (DETERMINISTIC).
-Schedule TwoPhaseReduce(const ReduceShape& shape, int root);
 
 // A pipelined chain: sums of pieces travel from neighbour to neighbour around the ring, beginning
 // behind the root and ending at it. N-1 hops for the first piece, S sent: for large sizes. The

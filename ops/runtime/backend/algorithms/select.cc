@@ -7,14 +7,10 @@
 #include <utility>
 
 #include "ops/runtime/backend/algorithms/adasum.h"
-#include "ops/runtime/backend/algorithms/allgather.h"
 #include "ops/runtime/backend/algorithms/allreduce.h"
 #include "ops/runtime/backend/algorithms/allreduce_choice.h"
-#include "ops/runtime/backend/algorithms/alltoall.h"
-#include "ops/runtime/backend/algorithms/broadcast.h"
-#include "ops/runtime/backend/algorithms/gather_scatter.h"
 #include "ops/runtime/backend/algorithms/member_order.h"
-#include "ops/runtime/backend/algorithms/narrow_wire.h"
+#include "ops/runtime/backend/algorithms/moves.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
 #include "ops/runtime/backend/schedule/buffer_map.h"
@@ -50,13 +46,12 @@ Schedule CopyOnly(int64_t bytes) {
   return builder.Take();
 }
 
-Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, const HostLayout& layout,
-                         DataType wire) {
-  const auto options = AllreduceOptions(shape.size, shape.bytes(), config, layout, wire);
+Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, const HostLayout& layout) {
+  const auto options = AllreduceOptions(shape.size, shape.bytes(), config, layout);
   return ScheduleOf(options.front(), shape, layout);
 }
 
-Schedule SelectAllgather(const AllgatherShape& shape, const Config& config) {
+Schedule SelectAllgather(const BlocksShape& shape, const Config& config) {
   const bool direct =
       Total(shape.block_bytes) <= config.tree_max_bytes && shape.size() <= kDirectMaxRanks;
   return direct ? DirectAllgather(shape) : RingAllgather(shape);
@@ -76,8 +71,8 @@ Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config) 
   const int64_t bytes = shape.bytes();
   const int64_t direct_max = shape.size == 2 ? config.tree_max_bytes : config.direct_max_bytes;
   if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectReduce(shape, root);
-  if (bytes <= config.tree_max_bytes) return TreeReduce(shape, root);
-  return config.deterministic ? TwoPhaseReduce(shape, root) : ChainReduce(shape, root);
+  const bool tree = config.deterministic || bytes <= config.tree_max_bytes;
+  return tree ? TreeReduce(shape, root) : ChainReduce(shape, root);
 }
 
 // For two or more members. `self`, `root` and `blocks` are by position or by place (see OrderOf).
@@ -88,15 +83,13 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
   const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
   const int64_t element = DataTypeSize(collective.dtype);
   const int64_t input_bytes = InputBytes(collective.buffers);
-  const DataType wire = WireOf(collective, config, layout);
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
       if (collective.op == ReduceOp::kAdasum) {
         return AdasumAllreduce({self, size, TensorBytes(collective), element, piece_bytes});
       }
-      return SelectAllreduce(
-          {self, size, input_bytes / element, element, piece_bytes, wire != DataType::kFloat32},
-          config, layout, wire);
+      return SelectAllreduce({self, size, input_bytes / element, element, piece_bytes}, config,
+                             layout);
     case CollectiveKind::kReduce:
       return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config);
     case CollectiveKind::kReducescatter:
@@ -107,9 +100,9 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
       return SelectBroadcast({self, size, root, OutputBytes(collective.buffers), piece_bytes},
                              config);
     case CollectiveKind::kGather:
-      return DirectGather({self, root, blocks, piece_bytes});
+      return DirectGather({self, blocks, piece_bytes, root});
     case CollectiveKind::kScatter:
-      return DirectScatter({self, root, blocks, piece_bytes});
+      return DirectScatter({self, blocks, piece_bytes, root});
     case CollectiveKind::kAlltoall:
       return PairwiseAlltoall(
           {self, ByMember(collective.send_bytes, members), blocks, piece_bytes});
@@ -164,16 +157,6 @@ Schedule SelectByPlaces(const Collective& collective, const Config& config,
   return schedule;
 }
 
-Schedule SelectOfSeveral(const Collective& collective, const Config& config,
-                         const HostLayout& layout) {
-  Schedule schedule = SelectByPlaces(collective, config, layout);
-  const DataType wire = WireOf(collective, config, layout);
-  if (wire != DataType::kFloat32) {
-    NarrowBetweenHosts(layout, collective.self, wire, &schedule);
-  }
-  return schedule;
-}
-
 }  // namespace
 
 Schedule SelectSchedule(const Collective& collective, const Config& config,
@@ -181,7 +164,7 @@ Schedule SelectSchedule(const Collective& collective, const Config& config,
   // Rank 0 sends the plan when all members have called the barrier, so nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective.buffers));
-  return SelectOfSeveral(collective, config, layout);
+  return SelectByPlaces(collective, config, layout);
 }
 
 }  // namespace tfring

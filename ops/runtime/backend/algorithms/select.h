@@ -9,7 +9,7 @@
 namespace tfring {
 
 // Selects an algorithm by kind, size, number of ranks, settings and the hosts of the members, and
-// returns its schedule for this rank. The collective has no contradiction (see check_collective.h).
+// returns its schedule for this rank.
 // Pure; the schedules of all members fit together.
 Schedule SelectSchedule(const Collective& collective, const Config& config,
                         const HostLayout& layout = {});

@@ -64,7 +64,6 @@ void ArenaAllreduce::Reduce() {
     inputs_[m] = group_.of(m).staged(reduced_) + own.offset;
   }
   const int64_t begin = reduced_ * kArenaBlockBytes + own.offset;
-  data_.Look(begin, own.bytes);
   data_.Reduce(begin, begin, own.bytes, inputs_, group_.own().result(reduced_));
   ++reduced_;
   group_.ShowProgress(&ArenaProgress::reduced, reduced_);

@@ -58,7 +58,7 @@ bool ArenaCollective::Runs(const Collective& collective) {
   }
 }
 
-void ArenaCollective::Start(const Collective& collective, const Reduction& reduction, bool check) {
+void ArenaCollective::Start(const Collective& collective, const Reduction& reduction) {
   collective_ = &collective;
   recalled_ = false;
   entered_ = {};
@@ -69,7 +69,7 @@ void ArenaCollective::Start(const Collective& collective, const Reduction& reduc
   header_ = MakeLaneHeader(collective.sequence, 0, "entry");
   group_.Start(collective);
   if (Runs(collective)) {
-    data_.Start(collective, reduction, check);
+    data_.Start(collective, reduction);
     StartMover();
   }
   phase_ = Phase::kPost;

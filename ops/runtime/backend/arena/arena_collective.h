@@ -41,8 +41,7 @@ class ArenaCollective {
 
   // Begins a collective that this reaches, with a greater sequence than those before. Of a batch of
   // a lock that this does not run, it does only the entry. It must stay valid until done().
-  // `check`: look for NaN.
-  void Start(const Collective& collective, const Reduction& reduction, bool check);
+  void Start(const Collective& collective, const Reduction& reduction);
 
   // Moves what can be moved without waiting; true if anything was. Internal if the members do not
   // run the same collective.
@@ -57,7 +56,6 @@ class ArenaCollective {
   bool recalled() const { return recalled_; }
   // When done, of a batch of a lock whose members have all told when they entered it.
   AskTimes entered() const { return told_ ? entered_ : AskTimes(); }
-  std::vector<BadValues> TakeBadValues() { return data_.TakeBadValues(); }
 
   // A rank that has to publish something before this one can continue, and that is not itself
   // waiting for this one.

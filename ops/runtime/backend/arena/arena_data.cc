@@ -22,21 +22,11 @@ int LeftOf(int count) {
 
 }  // namespace
 
-void ArenaData::Start(const Collective& collective, const Reduction& reduction, bool check) {
+void ArenaData::Start(const Collective& collective, const Reduction& reduction) {
   MapBuffers(collective, &input_, &output_);
   reduction_ = reduction;
   element_bytes_ = DataTypeSize(collective.dtype);
   self_ = collective.self;
-  values_.Start(collective, check ? reduction : Reduction(), true);
-}
-
-void ArenaData::Look(int64_t offset, int64_t bytes) {
-  if (!values_.watching()) return;
-  for (int64_t done = 0, part = 0; done < bytes; done += part) {
-    const char* from = input_.At(offset + done, &part);
-    part = std::min(part, bytes - done);
-    values_.Look(from, part);
-  }
 }
 
 void ArenaData::Stage(int64_t offset, int64_t bytes, char* to) {
@@ -44,10 +34,6 @@ void ArenaData::Stage(int64_t offset, int64_t bytes, char* to) {
   for (int64_t done = 0, part = 0; done < bytes; done += part) {
     const char* from = input_.At(offset + done, &part);
     part = std::min(part, bytes - done);
-    if (values_.watching()) {
-      part = std::min(part, ValueCheck::kBlockBytes);
-      values_.Look(from, part);
-    }
     if (scales) {
       reduction_.kernels->scale(to + done, from, part / element_bytes_, reduction_.before);
     } else {
@@ -97,7 +83,7 @@ const char* ArenaData::Add(int first, int count, int place) {
   const int64_t elements = part_ / element_bytes_;
   char* to = Place(place);
   if (count == 1) {
-    reduction_.kernels->wire.widen(to, InputOf(first), elements);
+    reduction_.kernels->widen(to, InputOf(first), elements);
   } else if (count == 2 && widens_) {
     reduction_.kernels->widening_sum(to, InputOf(first), InputOf(first + 1), elements, Scale());
   } else {

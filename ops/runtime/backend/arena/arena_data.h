@@ -6,7 +6,6 @@
 
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/schedule/buffer_map.h"
-#include "ops/runtime/backend/schedule/value_check.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
 namespace tfring {
@@ -19,14 +18,11 @@ namespace tfring {
 // still in the cache for the next. Used by one thread.
 class ArenaData {
  public:
-  // The buffers of `collective` must stay valid until the next call. `check`: look for NaN.
-  void Start(const Collective& collective, const Reduction& reduction, bool check);
+  // The buffers of `collective` must stay valid until the next call.
+  void Start(const Collective& collective, const Reduction& reduction);
 
   // The input, scaled where the reduction asks for it, to `to`.
   void Stage(int64_t offset, int64_t bytes, char* to);
-
-  // Looks for NaN in a part of the input that is not staged.
-  void Look(int64_t offset, int64_t bytes);
 
   // The sum of the input at `from` and of what the others have staged for it into the output at
   // `to`, and to `copy` if that is not null. inputs[m]: what member m has staged; not used for this
@@ -39,8 +35,6 @@ class ArenaData {
 
   // The input at `from` into the output at `to`.
   void CopyOwn(int64_t from, int64_t to, int64_t bytes);
-
-  std::vector<BadValues> TakeBadValues() { return values_.Take(); }
 
  private:
   // Adds up `count` members from `first` on; the result is where the sum is. `place`: where it may
@@ -55,7 +49,6 @@ class ArenaData {
   Reduction reduction_;
   int64_t element_bytes_ = 1;
   int self_ = 0;
-  ValueCheck values_;
   std::vector<char> sums_;    // of some of the members, by place
   std::vector<char> scaled_;  // the own input times the scale before
   // The sum in progress.

@@ -128,7 +128,6 @@ void ArenaExchange::Add() {
     inputs_[m] = Place(group_.of(m), group_.number_at(m), flows_.LaneOf(m, self),
                        flows_.gets[m].bytes, read_);
   }
-  if (!flows_.one_lane || rounds_out_ == 0) data_.Look(own.offset + begin, bytes);
   data_.Reduce(own.offset + begin, flows_.gets[self].offset + begin, bytes, inputs_, nullptr);
 }
 

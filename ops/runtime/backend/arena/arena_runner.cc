@@ -14,12 +14,12 @@ void ArenaRunner::Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook) {
   quiet_hook_ = std::move(hook);
 }
 
-void ArenaRunner::Start(const Collective& collective, const Reduction& reduction, bool check) {
+void ArenaRunner::Start(const Collective& collective, const Reduction& reduction) {
   collective_ = &collective;
   if (failed_) return;
   suspect_ = kNoRank;
   watch_.Moved();
-  machine_.Start(collective, reduction, check);
+  machine_.Start(collective, reduction);
 }
 
 Result<bool> ArenaRunner::Run(TimePoint until) {

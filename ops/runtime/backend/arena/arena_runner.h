@@ -32,8 +32,8 @@ class ArenaRunner {
   void Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook);
 
   // Begins a collective that this reaches: one that ArenaCollective runs, or the entry to a batch
-  // of a locked schedule. `check`: look for NaN.
-  void Start(const Collective& collective, const Reduction& reduction, bool check);
+  // of a locked schedule.
+  void Start(const Collective& collective, const Reduction& reduction);
   // Runs it, and returns whether it has ended. If `until` is not kNever, this never sleeps, but
   // spins until then if earlier spins succeeded (SpinPolicy). The status is that of
   // ScheduleRunner::Run.
@@ -42,7 +42,6 @@ class ArenaRunner {
   bool recalled() const { return machine_.recalled(); }
   AskTimes entered() const { return machine_.entered(); }
 
-  std::vector<BadValues> TakeBadValues() { return machine_.TakeBadValues(); }
   std::vector<ScheduleRunner::Wait> Waits() const;
   Rank suspect() const { return suspect_; }
   int64_t moves() const { return moves_.load(std::memory_order_relaxed); }

@@ -6,7 +6,6 @@
 #include "ops/runtime/backend/reduction/adasum_kernels.h"
 #include "ops/runtime/backend/reduction/scaling.h"
 #include "ops/runtime/backend/reduction/value_kernels.h"
-#include "ops/runtime/backend/reduction/wire_kernels.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -19,6 +18,8 @@ struct ReduceKernels {
   using CombineFn = void (*)(void* dst, const void* a, const void* b, int64_t count, Scale scale);
   // dst = scale * src
   using ScaleFn = void (*)(void* dst, const void* src, int64_t count, Scale scale);
+  // dst = src
+  using WidenFn = void (*)(void* dst, const void* src, int64_t count);
   // dst = scale * (weight * a + b); the weight is a power of two
   using WeightedFn = void (*)(void* dst, const void* a, const void* b, int64_t count, float weight,
                               Scale scale);
@@ -28,13 +29,13 @@ struct ReduceKernels {
   CombineFn max = nullptr;
   CombineFn product = nullptr;
   ScaleFn scale = nullptr;
-  // Of the 16-bit floats, else null; the last two for sums of more than two, rounded once:
+  // Of the 16-bit floats, else null; the last three for sums of more than two, rounded once:
   WeightedFn weighted_sum = nullptr;
+  WidenFn widen = nullptr;            // dst is float32
   CombineFn widening_sum = nullptr;   // dst is float32
   CombineFn narrowing_sum = nullptr;  // a and b are float32
   AdasumKernels adasum;               // null for integers
   ValueKernels values;                // null for integers
-  WireKernels wire;                   // of the 16-bit floats, else null
 
   CombineFn For(ReduceOp op) const;  // for Average the sum; null if there is none
 };

@@ -12,7 +12,6 @@
 #include "ops/runtime/backend/reduction/adasum_kernels_impl.h"
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "ops/runtime/backend/reduction/value_kernels_impl.h"
-#include "ops/runtime/backend/reduction/wire_kernels_impl.h"
 #include "ops/runtime/base/half.h"
 
 namespace tfring {
@@ -130,6 +129,14 @@ __attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void
   CombineBy<E, E>(Op(), dst, a, b, count, scale);
 }
 
+template <typename E>
+__attribute__((flatten)) void WidenArray(void* dst, const void* src, int64_t count) {
+  auto* to = static_cast<Unaligned<float>*>(dst);
+  const auto* from = static_cast<const typename E::Stored*>(src);
+  TFRING_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) to[i] = {E::Load(from[i])};
+}
+
 struct WeightedSumOp {
   float weight;
   float Apply(float a, float b) const { return a * weight + b; }
@@ -170,7 +177,7 @@ constexpr ReduceKernels KernelsOf() {
   kernels.scale = ScaleArray<E>;
   kernels.values = kValueKernels<E>;
   if constexpr (E::kRounds) {
-    kernels.wire = WireKernelsOf<Plain<float>, E>();
+    kernels.widen = WidenArray<E>;
     kernels.weighted_sum = AddWeighted<E>;
     kernels.widening_sum = AddAndConvert<Plain<float>, E>;
     kernels.narrowing_sum = AddAndConvert<E, Plain<float>>;

@@ -19,6 +19,10 @@ bool IsHomogeneous(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
 }
 
+// So little is looked at at a time that it is still in the first-level cache when its bad values
+// are counted.
+constexpr int64_t kBlockBytes = 16 << 10;
+
 // Rounds a user's factor to the type in which the dtype is multiplied, so that the result has the
 // bits of `tensor * factor`: float32 for 16-bit floats, double for integers.
 double InTypeOf(DataType dtype, double factor) {
@@ -86,6 +90,27 @@ Reduction ResolveReduction(const Collective& collective) {
     reduction.most_halvings = HalvingsUntil(std::abs(reduction.after.factor));
   }
   return reduction;
+}
+
+std::vector<BadValues> FindBadValues(const Collective& collective) {
+  const ReduceKernels* kernels = FindReduceKernels(collective.dtype);
+  const bool adds = Traits(collective.kind).reduces && IsHomogeneous(collective.op);
+  if (!adds || collective.members.size() == 1) return {};
+  if (kernels == nullptr || kernels->values.all_finite == nullptr) return {};
+  const int64_t element_bytes = DataTypeSize(collective.dtype);
+  std::vector<BadValues> found;
+  for (size_t i = 0; i < collective.buffers.size(); ++i) {
+    const auto* data = static_cast<const char*>(collective.buffers[i].input);
+    const int64_t bytes = collective.buffers[i].input_bytes;
+    BadValues bad{i, collective.dtype, bytes / element_bytes, 0, 0};
+    for (int64_t done = 0; done < bytes; done += kBlockBytes) {
+      const int64_t elements = std::min(kBlockBytes, bytes - done) / element_bytes;
+      if (kernels->values.all_finite(data + done, elements)) continue;
+      kernels->values.count(data + done, elements, &bad.nans, &bad.infinities);
+    }
+    if (bad.nans + bad.infinities > 0) found.push_back(bad);
+  }
+  return found;
 }
 
 }  // namespace tfring

@@ -1,6 +1,8 @@
 #ifndef TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCTION_H_
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCTION_H_
 
+#include <vector>
+
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/interfaces/collective_backend.h"
@@ -41,6 +43,11 @@ struct TFRING_EXPORT Reduction {
 // is halved until it is no larger than its largest input, ceil(log2 c) times, but not more often
 // than the final scale does. Halving loses no bits but those below 2^-24.
 TFRING_EXPORT Reduction ResolveReduction(const Collective& collective);
+
+// The NaN and infinities in this rank's inputs, by buffer, if the collective adds floating-point
+// numbers of several ranks: in the result they are on all ranks, and nobody can tell where they
+// came from. Reads the inputs once.
+std::vector<BadValues> FindBadValues(const Collective& collective);
 
 }  // namespace tfring
 

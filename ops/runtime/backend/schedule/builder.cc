@@ -52,13 +52,6 @@ int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {
   return Add(StepKind::kCopy, 0, src, {}, dst, finish, after);
 }
 
-int ScheduleBuilder::Round(Range src, Range dst, After after) {
-  const int step = Copy(src, dst, false, after);
-  schedule_.steps.back().round = true;
-  schedule_.rounds_parts = true;
-  return step;
-}
-
 void ScheduleBuilder::CopyInPieces(Range src, Range dst, int64_t piece_bytes) {
   const Pieces pieces(src.bytes, 1, piece_bytes);
   for (int64_t i = 0; i < pieces.count; ++i) {

@@ -22,8 +22,6 @@ class ScheduleBuilder {
   int RecvReduce(int peer, Range src, Range dst, Summed summed, bool finish, After after = {});
   int Reduce(Range src, Range src2, Range dst, Summed summed, bool finish, After after = {});
   int Copy(Range src, Range dst, bool finish, After after = {});
-  // A copy that is rounded to the wire's dtype, for the parts of a sum that several ranks make.
-  int Round(Range src, Range dst, After after = {});
   // A copy as several steps, which no other step can wait for.
   void CopyInPieces(Range src, Range dst, int64_t piece_bytes);
   // One step that ends when all of `steps` have; kNoStep for none.

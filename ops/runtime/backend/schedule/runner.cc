@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kMaxPieces = 512;               // iovecs per call
 constexpr int64_t kStagingBytes = 128 << 10;  // fits the second-level cache
-constexpr int64_t kNarrowBytes = 64 << 10;    // the same, for each peer
 
 // True for short steps that peers wait for. Longer steps run one at a time, so that sends and
 // receives continue in between.
@@ -145,8 +144,6 @@ void ScheduleRunner::FinishHead(Lane* lane, int64_t bytes) {
   if (lane->moved < StepBytes(schedule_->steps[step])) return;
   ++lane->head;
   lane->moved = 0;
-  lane->narrow_begin = 0;
-  lane->narrow_end = 0;
   Complete(step);
 }
 
@@ -157,44 +154,21 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   const size_t lead_left = lane->lead_bytes - lane->lead_moved;
   const int first = lead_left > 0 ? 1 : 0;
   pieces[0] = {lane->lead + lane->lead_moved, lead_left};
-  int count = first;
-  if (step.narrow) {
-    pieces[count++] = NextNarrow(lane, step);
-  } else {
-    count += executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
-  }
+  const int count =
+      first + executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
   Result<int64_t> sent = transport_->TrySend((*members_)[lane->peer], pieces, count);
   if (!sent.ok()) return Fail(lane->peer, sent.status());
   const size_t of_lead = std::min(lead_left, static_cast<size_t>(*sent));
   lane->lead_moved += of_lead;
-  if (lane->moved + *sent - static_cast<int64_t>(of_lead) == StepBytes(step)) {
-    executor_->Sent(step);
-  }
   if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_lead));
   return *sent > 0;
-}
-
-// Returns the next bytes of a narrow send; never empty.
-struct iovec ScheduleRunner::NextNarrow(Lane* lane, const Step& step) {
-  if (narrow_memory_.size() < sends_.size()) narrow_memory_.resize(sends_.size());
-  std::vector<char>& memory = narrow_memory_[static_cast<size_t>(lane - sends_.data())];
-  if (lane->moved == lane->narrow_end) {
-    if (memory.empty()) memory.resize(kNarrowBytes);
-    const int64_t element = executor_->ElementBytes(step);
-    const int64_t bytes = std::min(StepBytes(step) - lane->moved, kNarrowBytes);
-    executor_->Narrow(step.src, 2 * lane->moved, memory.data(), bytes / element);
-    lane->narrow_begin = lane->moved;
-    lane->narrow_end = lane->moved + bytes;
-  }
-  return {memory.data() + (lane->moved - lane->narrow_begin),
-          static_cast<size_t>(lane->narrow_end - lane->moved)};
 }
 
 Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
   if (!HeadReady(*lane)) return false;
   const Step& step = schedule_->steps[lane->steps[lane->head]];
-  const bool plain = step.kind == StepKind::kRecv && !step.narrow;
-  Result<int64_t> received = plain ? RecvPlain(lane, step) : RecvElements(lane, step);
+  Result<int64_t> received =
+      step.kind == StepKind::kRecv ? RecvPlain(lane, step) : RecvElements(lane, step);
   if (!received.ok()) return Fail(lane->peer, received.status());
   if (*received > 0) FinishHead(lane, *received);
   return *received > 0;
@@ -232,7 +206,7 @@ Status ScheduleRunner::CheckHeader(const Lane& lane) const {
                   " is out of step: " + mismatch);
 }
 
-// Receives elements that have to be reduced or widened.
+// Receives elements that have to be reduced.
 Result<int64_t> ScheduleRunner::RecvElements(Lane* lane, const Step& step) {
   const Rank from = (*members_)[lane->peer];
   const int64_t wanted = StepBytes(step) - lane->moved;
@@ -265,7 +239,7 @@ Result<int64_t> ScheduleRunner::RecvElements(Lane* lane, const Step& step) {
 // Takes the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a part
 // within an element: `lane->carry` keeps the element's first bytes, and `lane->moved` counts them.
 void ScheduleRunner::TakeReceived(Lane* lane, const Step& step, const char* data, int64_t bytes) {
-  const int64_t element = executor_->ElementBytes(step);
+  const int64_t element = executor_->element_bytes();
   int64_t combined = lane->moved - lane->carried;
   if (lane->carried > 0) {
     const int64_t missing = std::min(element - lane->carried, bytes);

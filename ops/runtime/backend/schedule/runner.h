@@ -90,11 +90,8 @@ class ScheduleRunner {
     size_t lead_bytes = 0;  // the header and what follows it before the data
     size_t lead_moved = 0;
     char lead[kMaxLeadBytes] = {};  // what is sent, or what has come
-    int64_t moved = 0;              // bytes of the head step, as they travel
-    // Of the head step, if it is a narrow send: what is in 16 bits in the lane's narrow_memory_.
-    int64_t narrow_begin = 0;
-    int64_t narrow_end = 0;
-    int64_t carried = 0;  // bytes in `carry`: the received part of an element
+    int64_t moved = 0;              // bytes of the head step
+    int64_t carried = 0;            // bytes in `carry`: the received part of an element
     char carry[16] = {};
   };
 
@@ -112,7 +109,6 @@ class ScheduleRunner {
   Result<int64_t> RecvInto(Lane* lane, struct iovec* pieces, int count);
   Status CheckHeader(const Lane& lane) const;
   void TakeReceived(Lane* lane, const Step& step, const char* data, int64_t bytes);
-  struct iovec NextNarrow(Lane* lane, const Step& step);
   void FinishHead(Lane* lane, int64_t bytes);
   Status Fail(int peer, const Status& status);
   Status WaitForPeers();
@@ -140,8 +136,7 @@ class ScheduleRunner {
   Rank suspect_ = kNoRank;
 
   std::vector<char> staging_;  // of RecvElements; small enough to stay in the cache
-  std::vector<std::vector<char>> narrow_memory_;  // by number in sends_
-  WaitSet wait_set_;                              // kept for its memory
+  WaitSet wait_set_;           // kept for its memory
   ProgressWatch watch_;
   QuietHook quiet_hook_;
   // One for waits in which no peer has sent anything yet, since some ranks begin a collective later

@@ -46,10 +46,6 @@ struct Step {
   // The step completes dst, which is therefore multiplied by the final scale of the collective.
   // True for exactly one step per element of the result.
   bool finish = false;
-  // Of kSend, kRecv and kRecvReduce: the data, float32 on both sides, travels as Schedule::wire.
-  bool narrow = false;
-  // Of a step that writes dst: what is written is rounded to Schedule::wire, and stays float32.
-  bool round = false;
   int peer = 0;   // position in the process set
   Summed summed;  // of kReduce: src and src2; of kRecvReduce: src and what is received
   Range src;
@@ -67,8 +63,7 @@ inline bool IsRemote(const Step& step) { return step.kind == StepKind::kSend || 
 
 // How many bytes a step moves.
 inline int64_t StepBytes(const Step& step) {
-  const int64_t bytes = step.kind == StepKind::kSend ? step.src.bytes : step.dst.bytes;
-  return step.narrow ? bytes / 2 : bytes;
+  return step.kind == StepKind::kSend ? step.src.bytes : step.dst.bytes;
 }
 
 // All that one rank does for one collective, as a graph of steps. It is pure data, so that the
@@ -79,9 +74,6 @@ struct Schedule {
   int64_t scratch_bytes = 0;  // kScratch addressed by the steps
   int64_t zeroed_bytes = 0;   // this much of it, from its beginning on, is set to zero first
   std::vector<Step> steps;
-  DataType wire = DataType::kFloat32;  // a 16-bit float if any step is `narrow` or rounds
-  // Parts are rounded before they are sent, and every rank adds up the same ones, its own included.
-  bool rounds_parts = false;
 };
 
 }  // namespace tfring

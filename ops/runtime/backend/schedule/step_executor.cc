@@ -7,13 +7,6 @@ namespace tfring {
 
 static_assert(sizeof(AdasumDots) == kAdasumDotsBytes);
 
-namespace {
-
-constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kWidenedElements = 2048;  // fits the first-level cache
-
-}  // namespace
-
 void StepExecutor::Prepare(const Collective& collective, const Schedule& schedule,
                            const Reduction& reduction) {
   MapBuffers(collective, &input_, &output_);
@@ -23,22 +16,8 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   scratch_.Add(scratch_memory_.data(), schedule.scratch_bytes);
   std::fill_n(scratch_memory_.begin(), schedule.zeroed_bytes, '\0');
   reduction_ = reduction;
-  wire_ = FindReduceKernels(schedule.wire)->wire;
   element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
-  // Check before the inputs are scaled, which may happen in place.
-  const bool once = check_values_ && reduction.before.identity() &&
-                    InputBytesRead(schedule) == InputBytes(collective.buffers);
-  values_.Start(collective, check_values_ ? reduction : Reduction(), once);
   if (!reduction.before.identity()) ApplyScaleBefore(collective);
-}
-
-void StepExecutor::LookAt(const Range& range) {
-  if (!values_.watching() || range.space != Space::kInput) return;
-  for (int64_t done = 0, part = 0; done < range.bytes; done += part) {
-    const char* from = input_.At(range.offset + done, &part);
-    part = std::min(part, range.bytes - done);
-    values_.Look(from, part);
-  }
 }
 
 void StepExecutor::ApplyScaleBefore(const Collective& collective) {
@@ -75,66 +54,17 @@ int StepExecutor::Collect(const Range& range, int64_t done, struct iovec* pieces
   return MapOf(range.space).Collect(range.offset + done, range.bytes - done, pieces, max);
 }
 
-void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* data,
-                                   int64_t bytes) {
-  const bool looks = step.src.space == Space::kInput && values_.watching();
+void StepExecutor::TakeReceived(const Step& step, int64_t done, const char* data, int64_t bytes) {
   while (bytes > 0) {
     int64_t from_here = 0;
     int64_t to_here = 0;
     const char* from = MapOf(step.src.space).At(step.src.offset + done, &from_here);
     char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
-    int64_t part = std::min({bytes, from_here, to_here});
-    if (looks) {
-      part = std::min(part, ValueCheck::kBlockBytes);
-      values_.Look(from, part);
-    }
+    const int64_t part = std::min({bytes, from_here, to_here});
     reduction_.Combine(to, from, data, part / element_bytes_, step.summed, step.finish);
-    RoundIfAsked(step, to, part);
     data += part;
     done += part;
     bytes -= part;
-  }
-}
-
-void StepExecutor::RoundIfAsked(const Step& step, char* data, int64_t bytes) const {
-  if (step.round) wire_.round(data, data, bytes / kFloat);
-}
-
-void StepExecutor::TakeReceived(const Step& step, int64_t done, const char* data, int64_t bytes) {
-  if (!step.narrow) return CombineReceived(step, done, data, bytes);
-  const int64_t narrow = ElementBytes(step);
-  TakeNarrow(step, done / narrow * kFloat, data, bytes / narrow);
-}
-
-// `done` counts bytes of dst.
-void StepExecutor::TakeNarrow(const Step& step, int64_t done, const char* data, int64_t elements) {
-  float widened[kWidenedElements];
-  while (elements > 0) {
-    int64_t part = std::min(elements, kWidenedElements);
-    if (step.kind == StepKind::kRecvReduce) {
-      wire_.widen(widened, data, part);
-      CombineReceived(step, done, reinterpret_cast<const char*>(widened), part * kFloat);
-    } else {
-      int64_t to_here = 0;
-      char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
-      part = std::min(elements, to_here / kFloat);
-      wire_.widen(to, data, part);
-    }
-    data += part * ElementBytes(step);
-    done += part * kFloat;
-    elements -= part;
-  }
-}
-
-void StepExecutor::Narrow(const Range& range, int64_t done, char* to, int64_t elements) const {
-  while (elements > 0) {
-    int64_t from_here = 0;
-    const char* from = MapOf(range.space).At(range.offset + done, &from_here);
-    const int64_t part = std::min(elements, from_here / kFloat);
-    wire_.narrow(to, from, part);
-    to += part * 2;
-    done += part * kFloat;
-    elements -= part;
   }
 }
 
@@ -157,7 +87,6 @@ void StepExecutor::ForPieces(const Step& step, Apply apply) const {
 void StepExecutor::Combine(const Step& step) {
   ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
     reduction_.Combine(to, left, right, count, step.summed, step.finish);
-    RoundIfAsked(step, to, count * element_bytes_);
   });
 }
 
@@ -175,7 +104,6 @@ void StepExecutor::Copy(const Step& step) {
     } else if (to != from) {
       std::memcpy(to, from, static_cast<size_t>(part));
     }
-    RoundIfAsked(step, to, part);
     done += part;
   }
 }
@@ -204,9 +132,6 @@ void StepExecutor::CombineByDots(const Step& step) {
 }
 
 void StepExecutor::Execute(const Step& step) {
-  // Check before the next step may overwrite it; this also brings it into the cache.
-  LookAt(step.src);
-  LookAt(step.src2);
   if (step.kind == StepKind::kReduce) Combine(step);
   if (step.kind == StepKind::kCopy) Copy(step);
   if (step.kind == StepKind::kAdasumDots) AddDots(step);

@@ -1,29 +1,13 @@
-#include "ops/runtime/backend/algorithms/adasum.h"
-
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <string>
 
-#include "ops/sim/pricing.h"
-#include "tests/cc/backend/symbolic.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing::adasum_test {
 namespace {
-
-std::vector<Schedule> ScheduleOfAll(int size, const std::vector<int64_t>& tensor_elements,
-                                    int64_t element_bytes, int64_t piece_bytes) {
-  std::vector<int64_t> bytes;
-  for (int64_t elements : tensor_elements) bytes.push_back(elements * element_bytes);
-  std::vector<Schedule> schedules;
-  for (int r = 0; r < size; ++r) {
-    schedules.push_back(AdasumAllreduce({r, size, bytes, element_bytes, piece_bytes}));
-  }
-  return schedules;
-}
 
 // Combines the gradients of one tensor along the tree.
 template <typename Gradient, typename Pair>
@@ -37,79 +21,9 @@ Gradient Tree(std::vector<Gradient> level, Pair pair) {
   return level[0];
 }
 
-std::vector<Symbol> SymbolicPair(const std::vector<Symbol>& a, const std::vector<Symbol>& b) {
-  uint64_t dots = 0;
-  for (size_t i = 0; i < a.size(); ++i) dots += DotsOf(a[i], b[i]);
-  std::vector<Symbol> out;
-  for (size_t i = 0; i < a.size(); ++i) out.push_back(AdasumOf(Combined(a[i], b[i]), dots));
-  return out;
-}
-
-void CheckSchedule(int size, const std::vector<int64_t>& tensors, int64_t element_bytes,
-                   bool in_place, uint32_t seed) {
-  const int64_t total = std::accumulate(tensors.begin(), tensors.end(), int64_t{0});
-  std::vector<SymbolicRank> ranks(size);
-  for (int r = 0; r < size; ++r) {
-    for (int64_t i = 0; i < total; ++i) ranks[r].input.push_back(Leaf(r, i));
-    ranks[r].output.resize(total);
-  }
-  const std::vector<Schedule> schedules = ScheduleOfAll(size, tensors, element_bytes, 100);
-  const std::string what = std::to_string(size) + " ranks, " + std::to_string(total) + " elements";
-  ASSERT_EQ(what + PlaySymbolically(schedules, element_bytes, in_place, seed, &ranks), what);
-  int64_t begin = 0;
-  for (int64_t elements : tensors) {
-    std::vector<std::vector<Symbol>> gradients(size);
-    for (int r = 0; r < size; ++r) {
-      for (int64_t i = begin; i < begin + elements; ++i) gradients[r].push_back(Leaf(r, i));
-    }
-    const std::vector<Symbol> expected = Tree(gradients, SymbolicPair);
-    for (int64_t i = 0; i < elements; ++i) {
-      for (const SymbolicRank& rank : ranks) {
-        const Symbol& actual = rank.output[begin + i];
-        ASSERT_TRUE(actual.tree == expected[i].tree && actual.finished == 1);
-      }
-    }
-    begin += elements;
-  }
-}
-
 const std::vector<int64_t> kTensorCases[] = {
     {}, {0}, {1}, {2, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1000}, {3, 700, 0, 40, 1, 90},
 };
-
-TEST(EveryTensorIsCombinedAlongTheTreeByItsOwnDotProducts) {
-  for (int size = 2; size <= 9; ++size) {
-    uint32_t seed = 0;
-    for (const std::vector<int64_t>& tensors : kTensorCases) {
-      for (int64_t element_bytes : {2, 4, 8}) {
-        ++seed;
-        CheckSchedule(size, tensors, element_bytes, seed % 2 == 0, seed);
-      }
-    }
-  }
-  CheckSchedule(19, {50, 300}, 4, true, 1);
-}
-
-TEST(AdasumSendsNoMoreThanARingAndAFewNumbers) {
-  for (int size = 2; size <= 9; ++size) {
-    const std::vector<int64_t> tensors = {2520, 5040, 2520};
-    const int64_t bytes = 4 * 10080;
-    for (const Schedule& s : ScheduleOfAll(size, tensors, 4, 1000)) {
-      // At most three tensors are shared, with all others each, and there are N - 1 pairs.
-      const int64_t numbers = BytesSent(s) - 2 * (size - 1) * bytes / size;
-      EXPECT_TRUE(numbers >= 0 && numbers <= 24 * (size - 1) * (size - 1));
-    }
-    // A tensor that one rank holds costs no numbers.
-    const std::vector<int64_t> even(static_cast<size_t>(size), 100);
-    for (const Schedule& s : ScheduleOfAll(size, even, 4, 1000)) {
-      EXPECT_EQ(BytesSent(s), 2 * (size - 1) * 400);
-    }
-    for (Duration end :
-         sim::PriceSchedules(ScheduleOfAll(size, tensors, 4, 1000), sim::LinkModel())) {
-      EXPECT_TRUE(end != kNever && end > 2 * sim::LinkModel().latency);
-    }
-  }
-}
 
 using Vector = std::vector<double>;
 
@@ -243,52 +157,6 @@ TEST(AdasumOnAnyNumberOfRanksIsThatOfTheFormula) {
   }
   World world(6, SmallConfig());
   RunCases(&world, {0, 2, 3, 5}, AllCases(4));
-}
-
-// Two ranks, one tensor of two elements each.
-std::vector<float> OfTwo(std::vector<float> a, std::vector<float> b) {
-  World world(2, SmallConfig());
-  for (Rank r = 0; r < 2; ++r) {
-    Collective c;
-    c.kind = CollectiveKind::kAllreduce;
-    c.dtype = DataType::kFloat32;
-    c.op = ReduceOp::kAdasum;
-    c.self = r;
-    c.members = FirstRanks(2);
-    std::vector<float>& data = r == 0 ? a : b;
-    c.buffers.push_back({data.data(), data.data(), 8, 8});
-    world.backend(r).Submit(std::move(c));
-  }
-  EXPECT_TRUE(world.Wait(0, 0).status.ok());
-  EXPECT_TRUE(world.Wait(1, 0).status.ok());
-  EXPECT_TRUE(std::memcmp(a.data(), b.data(), 8) == 0);
-  return a;
-}
-
-TEST(OrthogonalGradientsAddUpAndEqualOnesDoNot) {
-  EXPECT_TRUE(OfTwo({3, 0}, {0, 4}) == (std::vector<float>{3, 4}));
-  EXPECT_TRUE(OfTwo({3, 4}, {3, 4}) == (std::vector<float>{3, 4}));
-  EXPECT_TRUE(OfTwo({3, 4}, {0, 0}) == (std::vector<float>{3, 4}));
-  EXPECT_TRUE(OfTwo({0, 0}, {0, 0}) == (std::vector<float>{0, 0}));
-  // a.b = 2, |a|^2 = 4, |b|^2 = 2: 3/4 a + 1/2 b
-  EXPECT_TRUE(OfTwo({2, 0}, {1, 1}) == (std::vector<float>{2, 0.5}));
-  EXPECT_TRUE(std::isnan(OfTwo({NAN, 1}, {1, 1})[0]));
-}
-
-TEST(ABrokenStreamEndsAnAdasum) {
-  World world(3, SmallConfig());
-  const Case c = {DataType::kFloat32, {100000}};
-  std::vector<Memory> in(2), out(2);
-  for (Rank r = 0; r < 2; ++r) {
-    world.backend(r).Submit(Prepare(c, FirstRanks(3), r, &in[r], &out[r]));
-  }
-  world.streams().WaitForBytes(1000);
-  EXPECT_EQ(world.Count(0, 0) + world.Count(1, 0), 0);
-  world.streams().Break(2);
-  for (Rank r = 0; r < 2; ++r) {
-    EXPECT_TRUE(world.Wait(r, 0).status.code() == StatusCode::kUnavailable);
-    EXPECT_EQ(world.Wait(r, 0).suspect, 2);
-  }
 }
 
 }  // namespace

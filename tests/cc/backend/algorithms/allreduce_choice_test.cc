@@ -35,7 +35,7 @@ TEST(TheFirstOptionIsWhatIsSelectedAndTheOthersCostNoLess) {
       config.network_latency = latency;
       const HostLayout layout(HostByHost(hosts, 2));
       for (const int64_t bytes : {4, 64 << 10, 1 << 20, 64 << 20}) {
-        const auto options = AllreduceOptions(2 * hosts, bytes, config, layout, DataType::kFloat32);
+        const auto options = AllreduceOptions(2 * hosts, bytes, config, layout);
         EXPECT_TRUE(options.size() >= 4);
         EXPECT_EQ(Selected(2 * hosts, bytes, config, layout), options[0].name);
         for (const AllreduceOption& option : options) {
@@ -53,39 +53,36 @@ TEST(SmallSumsTakeOneHopBetweenHostsWhereHopsCostMost) {
   for (const int hosts : {2, 4, 8, 16}) {
     for (const int ranks : {1, 4}) {
       const HostLayout layout(HostByHost(hosts, ranks));
-      const auto options = AllreduceOptions(hosts * ranks, 4, config, layout, DataType::kFloat32);
+      const auto options = AllreduceOptions(hosts * ranks, 4, config, layout);
       EXPECT_TRUE(options[0].seconds < 2 * 0.01);
-    }
-  }
-}
-
-// A host's ranks share the work of moving large data to the others.
-TEST(LargeSumsGoThroughAllRanksOfAHost) {
-  for (const int hosts : {2, 3, 4}) {
-    for (const int ranks : {2, 4}) {
-      const HostLayout layout(HostByHost(hosts, ranks));
-      for (const int64_t bytes : {1 << 20, 64 << 20}) {
-        const AllreduceOption chosen =
-            AllreduceOptions(hosts * ranks, bytes, Config(), layout, DataType::kFloat32)[0];
-        EXPECT_TRUE(chosen.flat == nullptr && chosen.plan.workers > 1);
-      }
     }
   }
 }
 
 TEST(NothingIsPricedWithinAHostAndNothingSelectedAgainstTheSettings) {
   Config config;
-  EXPECT_EQ(AllreduceOptions(4, 4, config, {}, DataType::kFloat32).size(), size_t{1});
+  EXPECT_EQ(AllreduceOptions(4, 4, config, {}).size(), size_t{1});
   const HostLayout two(HostByHost(2, 4));
   config.hierarchical_allreduce = Hierarchy::kNever;
-  const auto never = AllreduceOptions(8, 64 << 20, config, two, DataType::kFloat32);
+  const auto never = AllreduceOptions(8, 64 << 20, config, two);
   EXPECT_EQ(never.size(), size_t{1});
   EXPECT_EQ(std::string(never[0].name), "ring_allreduce");
   config.hierarchical_allreduce = Hierarchy::kAlways;
   config.network_latency = 0;
   for (const int64_t bytes : {4, 1000, 100'000, 64 << 20}) {
-    EXPECT_TRUE(AllreduceOptions(8, bytes, config, two, DataType::kFloat32)[0].flat == nullptr);
+    EXPECT_TRUE(AllreduceOptions(8, bytes, config, two)[0].flat == nullptr);
   }
+}
+
+TEST(PricesAreToldInWords) {
+  Config config;
+  config.network_latency = 2 * kMillisecond;
+  const auto lines = AllreducePrices({"a", "a", "b", "b"}, config);
+  ASSERT_EQ(lines.size(), size_t{6});
+  EXPECT_CONTAINS(lines[0], "2 hosts with 2 ranks each: between hosts 2 ms and 1250 MB/s");
+  EXPECT_CONTAINS(lines[1], "4 B: hierarchical_exchange through one rank of each host 2 ms; not ");
+  EXPECT_CONTAINS(lines[5], "64 MiB: hierarchical_exchange ");
+  EXPECT_TRUE(AllreducePrices({"a", "a"}, config).empty());
 }
 
 }  // namespace

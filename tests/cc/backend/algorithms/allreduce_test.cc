@@ -98,23 +98,6 @@ TEST(TheRingSendsPiecesOnBeforeItHasSentTheWholeChunk) {
   }
 }
 
-TEST(CanonicalAlgorithmsShareOneTreeOverRanks) {
-  for (int size = 2; size <= 9; ++size) {
-    const int64_t elements = 300;
-    std::vector<std::vector<SymbolicRank>> results;
-    for (AllreduceBuilder builder : {DirectAllreduce, TwoPhaseAllreduce, TreeAllreduce}) {
-      std::vector<SymbolicRank> ranks = Contributions(size, elements);
-      const std::vector<Schedule> schedules = AllreduceOfAll(builder, size, elements, 2, 64);
-      EXPECT_EQ(PlaySymbolically(schedules, 2, false, 7, &ranks), "");
-      results.push_back(std::move(ranks));
-    }
-    for (int64_t i = 0; i < elements; ++i) {
-      ASSERT_EQ(results[1][0].output[i].tree, results[0][0].output[i].tree);
-      ASSERT_EQ(results[2][0].output[i].tree, results[0][0].output[i].tree);
-    }
-  }
-}
-
 TEST(RingAndTwoPhaseAllreduceSendTwiceNMinusOneNthOfTheData) {
   for (AllreduceBuilder builder : {RingAllreduce, TwoPhaseAllreduce}) {
     for (int size = 2; size <= 8; ++size) {

@@ -53,15 +53,12 @@ std::vector<HostOf> Layouts() {
   return all;
 }
 
-constexpr const char* kNames[] = {"exchange", "two phases", "doubling", "halving"};
+constexpr const char* kNames[] = {"exchange", "two phases", "doubling"};
 
 // What can be done between so many hosts.
 std::vector<BetweenHosts> Ways(int hosts) {
   std::vector<BetweenHosts> ways = {BetweenHosts::kExchange, BetweenHosts::kTwoPhases};
-  if ((hosts & (hosts - 1)) == 0) {
-    ways.push_back(BetweenHosts::kDoubling);
-    ways.push_back(BetweenHosts::kHalving);
-  }
+  if ((hosts & (hosts - 1)) == 0) ways.push_back(BetweenHosts::kDoubling);
   return ways;
 }
 
@@ -144,20 +141,6 @@ TEST(HierarchicalAllreduceAddsUpInOneOrderOnAllLayouts) {
   }
 }
 
-TEST(HierarchicalAllreduceReusesItsScratchOnlyWhenItIsFree) {
-  for (const HostOf& host_of : std::vector<HostOf>{SideBySide(3, 3),
-                                                   InTurns(3, 4),
-                                                   {0, 0, 0, 1, 1},
-                                                   {0, 0, 0, 0, 1},
-                                                   SideBySide(4, 1),
-                                                   InTurns(4, 2)}) {
-    for (BetweenHosts between : Ways(HostLayout(host_of).hosts())) {
-      for (int seed = 0; seed < Sweep(8); ++seed)
-        ExpectSums(host_of, {between, 64}, 1009, 40, seed);
-    }
-  }
-}
-
 // What the ranks of each host send to other hosts.
 std::vector<int64_t> BytesOut(const HostOf& host_of, const std::vector<Schedule>& schedules) {
   const HostLayout layout(host_of);
@@ -187,41 +170,6 @@ TEST(AHostSendsAsLittleAsAnyAllreduceCan) {
          BytesOut(host_of, OfAll(host_of, {BetweenHosts::kExchange, 64}, elements, 4000))) {
       EXPECT_EQ(sent, (hosts - 1) * elements * 4);
     }
-  }
-}
-
-TEST(PairedHostsSendAsLittleInFewMessages) {
-  const int64_t elements = 840 * 8;
-  for (int hosts : {2, 4, 8}) {
-    const HostOf host_of = SideBySide(hosts, 1);
-    const int64_t rounds = PairingRounds(hosts);
-    // In one piece, so that a step is a message.
-    const int64_t piece = elements * 4 * 8;
-    for (const Schedule& schedule : OfAll(host_of, {BetweenHosts::kDoubling, 1}, elements, piece)) {
-      EXPECT_EQ(BytesSent(schedule), rounds * elements * 4);
-    }
-    for (const Schedule& schedule : OfAll(host_of, {BetweenHosts::kHalving, 1}, elements, piece)) {
-      EXPECT_EQ(BytesSent(schedule), 2 * (hosts - 1) * elements * 4 / hosts);
-      int64_t messages = 0;
-      for (const Step& step : schedule.steps) messages += step.kind == StepKind::kSend ? 1 : 0;
-      EXPECT_EQ(messages, 2 * rounds);
-    }
-  }
-}
-
-TEST(TheWorkersOfAHostSendTheSameToOthers) {
-  const HostOf host_of = {0, 0, 0, 1, 1};
-  const int64_t elements = 600;
-  const std::vector<Schedule> schedules =
-      OfAll(host_of, {BetweenHosts::kExchange, 64}, elements, 4000);
-  const HostLayout layout(host_of);
-  for (int r = 0; r < 5; ++r) {
-    int64_t out = 0;
-    for (const Step& step : schedules[r].steps) {
-      const bool remote = step.kind == StepKind::kSend && host_of[step.peer] != host_of[r];
-      if (remote) out += step.src.bytes;
-    }
-    EXPECT_EQ(out, elements * 4 / (r < 3 ? 3 : 2));
   }
 }
 

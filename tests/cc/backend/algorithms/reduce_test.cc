@@ -16,7 +16,6 @@ struct NamedReduce {
 };
 constexpr NamedReduce kReduces[] = {{DirectReduce, Order::kCanonical},
                                     {TreeReduce, Order::kCanonical},
-                                    {TwoPhaseReduce, Order::kCanonical},
                                     {ChainReduce, Order::kRing}};
 
 void CheckReduce(const NamedReduce& algorithm, int size, int root, int64_t elements,
@@ -58,19 +57,6 @@ TEST(EveryReduceBringsTheSumToTheRootOnly) {
     }
     CheckReduce(algorithm, 21, 13, 100, 64, true);
     CheckReduce(algorithm, 3, 1, 30001, 1 << 10, true);
-  }
-}
-
-TEST(ReduceTimesFollowTheTextbook) {
-  const sim::LinkModel model = TextbookLinks();
-  for (int size : {2, 4, 8}) {
-    const int64_t bytes = 64 << 20;
-    std::vector<Schedule> schedules;
-    for (int r = 0; r < size; ++r) {
-      schedules.push_back(ChainReduce({r, size, bytes / 4, 4, 512 << 10}, 1));
-    }
-    const double end = static_cast<double>(sim::PriceSchedules(schedules, model)[1]);
-    EXPECT_TRUE(end >= static_cast<double>(bytes) && end <= 1.2 * static_cast<double>(bytes));
   }
 }
 

@@ -51,23 +51,5 @@ TEST(EveryReducescatterGivesEachOwnerTheSumOfItsBlock) {
   CheckReducescatter(kReducescatters[0], {400000, 0, 200004}, 1, 1);
 }
 
-TEST(ReducescatterTimesFollowTheTextbook) {
-  const sim::LinkModel model = TextbookLinks();
-  for (int size : {2, 4, 8}) {
-    const int64_t bytes = 64 << 20;
-    const double floor = (size - 1.0) / size * static_cast<double>(bytes);
-    for (auto build : {DirectReducescatter, RingReducescatter}) {
-      std::vector<Schedule> schedules;
-      for (int r = 0; r < size; ++r) {
-        schedules.push_back(build({r, Blocks(size, bytes / size), 4, 512 << 10}));
-      }
-      for (Duration end : sim::PriceSchedules(schedules, model)) {
-        EXPECT_TRUE(static_cast<double>(end) >= floor);
-        EXPECT_TRUE(static_cast<double>(end) <= 1.2 * floor);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tfring::testing::reducescatter_test

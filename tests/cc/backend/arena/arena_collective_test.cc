@@ -56,7 +56,7 @@ void Turn(FakeHost* host, Rank rank, Runner* runner, Random* random) {
     const auto [plan, member] = runner->todo[runner->next++];
     const Collective& part = plan->part(member);
     const bool runs = ArenaCollective::Runs(part);
-    machine.Start(part, runs ? ResolveReduction(part) : Reduction(), false);
+    machine.Start(part, runs ? ResolveReduction(part) : Reduction());
   }
   const bool can = machine.CanAdvance();
   const Result<bool> moved = machine.Advance();
@@ -133,41 +133,6 @@ Collective Part(std::vector<float>* data, int self, uint64_t sequence) {
   return c;
 }
 
-TEST(ARankThatWaitsForAPlaceIsWokenByItsLastReader) {
-  FakeHost host(3);
-  std::vector<std::vector<float>> data(6, std::vector<float>(4, 1.0f));
-  const auto part = [&](int of, int self, Rank other, uint64_t sequence) {
-    Collective c = Part(&data[of], self, sequence);
-    c.members[1] = other;
-    return c;
-  };
-  const Collective parts[] = {part(0, 0, 1, 7), part(1, 1, 1, 7), part(2, 0, 2, 8),
-                              part(3, 1, 2, 8), part(4, 0, 2, 9), part(5, 1, 2, 9)};
-  ArenaCollective zero(host.Of(0), 0);
-  ArenaCollective one(host.Of(1), 1);
-  ArenaCollective two(host.Of(2), 2);
-  const auto start = [](ArenaCollective* machine, const Collective& collective) {
-    machine->Start(collective, ResolveReduction(collective), false);
-    EXPECT_TRUE(*machine->Advance());
-  };
-  start(&one, parts[1]);
-  start(&zero, parts[0]);
-  EXPECT_TRUE(*zero.Advance() && zero.done() && !one.done());
-  start(&two, parts[3]);
-  start(&zero, parts[2]);
-  EXPECT_TRUE(*zero.Advance() && zero.done());
-  EXPECT_TRUE(*two.Advance() && two.done());
-  zero.Start(parts[4], ResolveReduction(parts[4]), false);
-  EXPECT_TRUE(!*zero.Advance());  // rank 1 has not read plan 7 yet
-  host.GoToSleep(0, zero.Awaited());
-  start(&two, parts[5]);
-  EXPECT_TRUE(host.Sleeps(0) && !zero.CanAdvance());
-  ASSERT_EQ(zero.Waits().size(), size_t{1});
-  EXPECT_EQ(zero.Waits()[0].peer, 1);
-  EXPECT_TRUE(*one.Advance() && one.done());
-  EXPECT_TRUE(!host.Sleeps(0) && *zero.Advance());
-}
-
 TEST(MembersThatRunSomethingElseAreFound) {
   FakeHost host(2);
   std::vector<float> a(10, 1.0f);
@@ -176,8 +141,8 @@ TEST(MembersThatRunSomethingElseAreFound) {
   const Collective second = Part(&b, 1, 7);
   ArenaCollective zero(host.Of(0), 0);
   ArenaCollective one(host.Of(1), 1);
-  zero.Start(first, ResolveReduction(first), false);
-  one.Start(second, ResolveReduction(second), false);
+  zero.Start(first, ResolveReduction(first));
+  one.Start(second, ResolveReduction(second));
   EXPECT_TRUE(zero.Advance().ok() && one.Advance().ok());
   const Result<bool> moved = zero.Advance();
   ASSERT_TRUE(!moved.ok());
@@ -192,7 +157,7 @@ TEST(WhatIsWaitedForIsKnown) {
   std::vector<float> a(200000, 1.0f);
   const Collective part = Part(&a, 0, 7);
   ArenaCollective zero(host.Of(0), 0);
-  zero.Start(part, ResolveReduction(part), false);
+  zero.Start(part, ResolveReduction(part));
   while (*zero.Advance()) {
   }
   EXPECT_EQ(zero.Awaited(), 1);
@@ -212,7 +177,7 @@ TEST(TheRootOfABroadcastWaitsOnlyForPlaces) {
     part.kind = CollectiveKind::kBroadcast;
     part.members = {0, 1, 2};
     ArenaCollective root(host.Of(0), 0);
-    root.Start(part, Reduction(), false);
+    root.Start(part, Reduction());
     while (!root.done() && *root.Advance()) {
     }
     EXPECT_EQ(root.done(), elements < 800000);
@@ -221,37 +186,13 @@ TEST(TheRootOfABroadcastWaitsOnlyForPlaces) {
   Collective part = Part(&data, 0, 900000);
   part.kind = CollectiveKind::kBroadcast;
   ArenaCollective root(host.Of(0), 0);
-  root.Start(part, Reduction(), false);
+  root.Start(part, Reduction());
   while (*root.Advance()) {
   }
   EXPECT_EQ(root.Awaited(), 1);
   ASSERT_EQ(root.Waits().size(), size_t{1});
   EXPECT_TRUE(root.Waits()[0].peer == 1 && !root.Waits()[0].receives);
   EXPECT_EQ(root.Waits()[0].bytes, 3200000 - (128 << 10));
-}
-
-TEST(NaNIsFoundInWhatIsStagedAndInTheOwnSlice) {
-  for (size_t elements : {size_t{4}, size_t{1000}, size_t{200000}}) {
-    FakeHost host(2);
-    std::vector<float> a(elements, 1.0f);
-    std::vector<float> b(elements, 1.0f);
-    a[0] = NAN;
-    a[elements - 1] = INFINITY;
-    const Collective parts[] = {Part(&a, 0, 7), Part(&b, 1, 7)};
-    ArenaCollective zero(host.Of(0), 0);
-    ArenaCollective one(host.Of(1), 1);
-    zero.Start(parts[0], ResolveReduction(parts[0]), true);
-    one.Start(parts[1], ResolveReduction(parts[1]), true);
-    while (!zero.done() || !one.done()) {
-      EXPECT_TRUE(zero.Advance().ok() && one.Advance().ok());
-    }
-    const std::vector<BadValues> bad = zero.TakeBadValues();
-    ASSERT_EQ(bad.size(), size_t{1});
-    EXPECT_EQ(bad[0].nans, 1);
-    EXPECT_EQ(bad[0].infinities, 1);
-    EXPECT_EQ(bad[0].elements, static_cast<int64_t>(elements));
-    EXPECT_TRUE(one.TakeBadValues().empty());
-  }
 }
 
 }  // namespace

@@ -116,14 +116,6 @@ TEST(EveryTypeAndOpGivesTheReferenceBitsAtEveryLevel) {
   CheckType<int64_t>(DataType::kInt64);
 }
 
-TEST(OtherTypesHaveNoArithmetic) {
-  for (int d = 0; d < kNumDataTypes; ++d) {
-    const DataType dtype = static_cast<DataType>(d);
-    EXPECT_EQ(FindReduceKernels(dtype) != nullptr, IsReducible(dtype));
-  }
-  EXPECT_TRUE(FindReduceKernels(DataType::kFloat32)->For(ReduceOp::kAdasum) == nullptr);
-}
-
 TEST(MinAndMaxPassNanOn) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (SimdLevel level : SimdLevels()) {
@@ -294,13 +286,6 @@ TEST(AdasumGivesTheSameBitsAtEveryLevel) {
     }
   }
   EXPECT_TRUE(FindReduceKernels(DataType::kInt32)->adasum.dots == nullptr);
-}
-
-TEST(HalfAverageDoesNotOverflowInBetween) {
-  const uint16_t big = FloatToHalf(60000.0f);
-  uint16_t out = 0;
-  FindReduceKernels(DataType::kFloat16)->sum(&out, &big, &big, 1, Scale{0.5, 1});
-  EXPECT_EQ(out, big);
 }
 
 template <typename T>

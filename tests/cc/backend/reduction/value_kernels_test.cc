@@ -95,25 +95,6 @@ TEST(FindsEachBadElementAtEveryPositionAndAlignment) {
   }
 }
 
-// All 65,536 values of the 16-bit types, against the conversion to float32.
-TEST(EveryHalfIsJudgedAsItsValueIs) {
-  for (SimdLevel level : SimdLevels()) {
-    for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
-      const ValueKernels& kernels = FindReduceKernels(dtype, level)->values;
-      for (uint32_t bits = 0; bits < 65536; ++bits) {
-        const uint16_t half = static_cast<uint16_t>(bits);
-        const float value =
-            dtype == DataType::kFloat16 ? Float16{half}.ToFloat() : Bfloat16{half}.ToFloat();
-        int64_t nans = 0, infinities = 0;
-        kernels.count(&half, 1, &nans, &infinities);
-        ASSERT_EQ(kernels.all_finite(&half, 1), std::isfinite(value));
-        ASSERT_EQ(nans, std::isnan(value) ? 1 : 0);
-        ASSERT_EQ(infinities, std::isinf(value) ? 1 : 0);
-      }
-    }
-  }
-}
-
 TEST(IntegersHaveNoSuchValues) {
   for (DataType dtype : {DataType::kInt8, DataType::kUint8, DataType::kInt32, DataType::kInt64}) {
     EXPECT_TRUE(FindReduceKernels(dtype)->values.all_finite == nullptr);

@@ -102,7 +102,6 @@ def test_unknown_name_is_not_handed_on_but_named_with_its_neighbours():
         ("TFRING_FUSION_THRESHOLD", "1_000"),
         ("TFRING_PODS", "-3"),
         ("TFRING_LOG_FORMAT", "xml"),
-        ("TFRING_X_WIRE_DTYPE", "float64"),
         ("TFRING_METRICS_ADDR", "localhost"),
     ],
 )
@@ -122,7 +121,6 @@ def test_impossible_value_names_variable_and_value(name, value):
         ("STALL_CHECK_TIME_SECONDS", "1e-13", "0"),
         ("CHECK_VALUES", "on", "warn"),
         ("CHECK_VALUES", "no", "0"),
-        ("WIRE_DTYPE", "BFloat16", "bfloat16"),
         ("LOG_LEVEL", "1", "debug"),
         ("LOG_LEVEL", "FATAL", "error"),
         ("NETWORK_LATENCY_SECONDS", "2e-7", "0.0000002"),
@@ -140,7 +138,6 @@ def test_equal_values_have_equal_texts(name, text, same):
     [
         ({"HEARTBEAT_TIMEOUT_SECONDS": "14.9"}, "HEARTBEAT_SECONDS is 5"),
         ({"CPU_OPERATIONS": "shm", "SHARED_MEMORY": "0"}, "TFRING_X_SHARED_MEMORY is 0"),
-        ({"WIRE_DTYPE": "bfloat16", "DETERMINISTIC": "1"}, "WIRE_DTYPE is bfloat16 and TFRING_DET"),
     ],
 )
 def test_settings_that_contradict_each_other(values, words):

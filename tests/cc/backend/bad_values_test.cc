@@ -1,6 +1,4 @@
 // NaN and infinities in a rank's input are found on that rank, once, whatever the algorithm.
-#include "ops/runtime/backend/schedule/value_check.h"
-
 #include <cmath>
 #include <limits>
 #include <string>
@@ -10,7 +8,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing::value_check_test {
+namespace tfring::testing::bad_values_test {
 namespace {
 
 const double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -133,16 +131,12 @@ std::vector<Case> Cases() {
 }
 
 TEST(FoundByEveryAlgorithm) {
-  for (int size : {2, 3, 5}) {
-    Config config = SmallConfig();
-    config.check_values = ValueAction::kWarn;
-    StreamOptions options;
-    options.peek = size % 2 == 0;
-    World world(std::vector<Config>(static_cast<size_t>(size), config), options);
-    uint64_t sequence = 1;
-    for (int64_t elements : {1, 9, 200, 20011}) {
-      for (const Case& c : Cases()) Run(&world, c, elements, sequence++);
-    }
+  Config config = SmallConfig();
+  config.check_values = ValueAction::kWarn;
+  World world(3, config);
+  uint64_t sequence = 1;
+  for (int64_t elements : {1, 20011}) {
+    for (const Case& c : Cases()) Run(&world, c, elements, sequence++);
   }
 }
 
@@ -176,4 +170,4 @@ TEST(WhatWasFoundIsReportedForItsOwnCollectiveOnly) {
 }
 
 }  // namespace
-}  // namespace tfring::testing::value_check_test
+}  // namespace tfring::testing::bad_values_test
