@@ -8,6 +8,8 @@ there for the processes that tests start.
 - The garbage collector waits while TensorFlow or Keras is imported, and looks at none of the
   objects that the import made later, not even when the process ends. There are some hundred
   thousand of them, and they live as long as the process.
+- TensorFlow's modules of ops name the same few types in strings 18,000 times, and ask twice for the
+  signatures of most functions. Each string is compiled once, and each signature made once.
 """
 
 from __future__ import annotations
@@ -38,18 +40,28 @@ class LeanFinder:
             return None
         spec = PathFinder.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _uncollected(spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = _cheaply(spec.loader.exec_module)  # type: ignore[method-assign]
         return spec
 
 
-def _uncollected(load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _cheaply(load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
+        import functools  # here, because most processes never get here
+        import inspect
+        import typing
+
+        inside = vars(inspect)
+        make_signature = inside["_signature_from_function"]
+        inside["_signature_from_function"] = functools.cache(make_signature)
+        vars(typing)["compile"] = functools.cache(compile)  # before the builtin one
         gc.disable()
         try:
             load(module)
         finally:
             gc.freeze()
             gc.enable()
+            del vars(typing)["compile"]
+            inside["_signature_from_function"] = make_signature
 
     return exec_module
 
