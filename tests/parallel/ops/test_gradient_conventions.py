@@ -151,8 +151,7 @@ def test_contrastive_training_is_that_of_one_process(form: str) -> None:
         assert error < 1e-5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("form", ["all rows", "own anchors"])
+@pytest.mark.parametrize(("dtype", "form"), [("float32", "all rows"), ("float16", "own anchors")])
 def test_contrastive_training_with_unequal_rows(form: str, dtype: str) -> None:
     """Ranks count by their rows, also in the gradients of what they have gathered."""
     rows = [3 + 2 * (rank % 3) for rank in range(hvd.size())]
@@ -202,8 +201,7 @@ def traced(wrap: str, **how: Any) -> None:
     step()
 
 
-@pytest.mark.parametrize("wrap", ["tape", "optimizer"])
-@pytest.mark.parametrize("gradient", ["mean", "horovod"])
+@pytest.mark.parametrize(("wrap", "gradient"), [("tape", "mean"), ("optimizer", "horovod")])
 def test_an_average_of_an_average_is_named(
     wrap: str, gradient: str, several: int, caplog: pytest.LogCaptureFixture
 ) -> None:

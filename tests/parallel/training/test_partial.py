@@ -31,8 +31,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("in_function", [False, True])
-@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize(("scale", "in_function"), [(False, True), (True, False)])
 def test_local_sources_keep_their_gradients(scale: bool, in_function: bool) -> None:
     shared, local = tf.Variable([1.0, 1.0]), keras.Variable([1.0])
     table = tf.Variable(tf.zeros([3, 1]))
@@ -261,8 +260,7 @@ def test_a_compression_of_ones_own_with_state() -> None:
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("op", ["Average", "Sum"])
-@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize(("op", "in_function"), [("Average", True), ("Sum", False)])
 def test_ranks_choose_sparse_or_dense_together(
     op: str, in_function: bool, names: list[str]
 ) -> None:

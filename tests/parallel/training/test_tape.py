@@ -98,8 +98,7 @@ def test_the_tape_can_be_entered_watched_and_asked_twice() -> None:
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("in_function", [False, True])
-@pytest.mark.parametrize("as_dense", [False, True])
+@pytest.mark.parametrize(("as_dense", "in_function"), [(False, False), (False, True), (True, True)])
 def test_sparse_gradients(as_dense: bool, in_function: bool) -> None:
     table = tf.Variable(tf.zeros([4, 2]))
     weight = tf.Variable([1.0])

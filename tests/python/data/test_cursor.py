@@ -15,7 +15,7 @@ import pytest
 from tfring.data import DataCursor, Policy
 from tfring.data.cursor import Cursor, Pass, permutation
 
-SEQUENCES = 500
+SEQUENCES = 200
 OF_WHOLE_JOBS = 100  # with a DataCursor for each rank
 MAX_RANKS = 64
 

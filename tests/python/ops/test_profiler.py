@@ -29,11 +29,11 @@ def test_a_profile_has_every_collective_from_its_call_to_its_end(tmp_path):
         reduce(data)  # before the profile: not in it
         # A profile whose parts TensorFlow cannot put together breaks its memory, which the next
         # ones notice.
-        for i in range(8):
+        for i in range(3):
             profile(tmp_path / str(i))
     finally:
         hvd.shutdown()
-    (file,) = (tmp_path / "7").rglob("*.xplane.pb")
+    (file,) = (tmp_path / "2").rglob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
     found = []
     for plane in space.planes:
