@@ -30,7 +30,7 @@ from tfring.job.security import generation
 from tfring.job.security.sources import take_secret
 from tfring.job.store import Store
 from tfring.observe import observers
-from tfring.observe.metrics import generation as metrics
+from tfring.observe.metrics import endpoint as metrics
 from tfring.observe.recorder.keeping import record_options
 from tfring.ops.early import (
     register_where_loaded,

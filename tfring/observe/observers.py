@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfring.observe.explain.at_trouble import TroubleExplainer, note_errors
 from tfring.observe.explain.launched import note_end_of_ranks, report_of
-from tfring.observe.metrics import generation as metrics
+from tfring.observe.metrics import endpoint as metrics
 from tfring.observe.recorder import stacks
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.own import set_own

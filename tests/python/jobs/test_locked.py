@@ -205,10 +205,10 @@ def seen_live(records: Path) -> dict:
     """The output of `tfring top` for a job whose schedule is locked most of the time."""
     command = [sys.executable, "-m", "tfring", "top", records, "--once", "--json", "-n", "0.1"]
     for _ in range(20):
-        view = json.loads(finish(command).stdout)
-        if view["locked"]:
-            return view
-    raise AssertionError(view)
+        record = json.loads(finish(command).stdout)["ranks"][0]["record"]
+        if record["locks"] > record["unlocks"]:
+            return record
+    raise AssertionError(record)
 
 
 SLEEPER = """

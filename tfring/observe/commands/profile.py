@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfring.observe.commands.which import add_job_argument, resolve_job
-from tfring.observe.profile.lines import Shares, describe_difference, find_shares
-from tfring.observe.profile.sampling import sample
-from tfring.observe.profile.speedscope import make_document
+from tfring.observe.profile import (
+    Shares,
+    describe_difference,
+    find_shares,
+    make_document,
+    sample,
+)
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.places import short
 from tfring.observe.recorder.reader import RecordError

@@ -79,7 +79,6 @@ class Overview:
         size: The number of its ranks.
         ranks: Those that are known.
         missing: The others.
-        efficiency: The mean of the ranks'; None: unknown.
         samples: Per second, of all ranks together; None: unknown.
         trouble: The newest error or warning, with its rank and age.
         verdict: What is wrong with the job, in a sentence; "": nothing, or unknown.
@@ -89,7 +88,6 @@ class Overview:
     size: int
     ranks: list[RankView]
     missing: list[int]
-    efficiency: float | None
     samples: float | None
     trouble: str
     verdict: str = ""
@@ -105,7 +103,6 @@ class Overview:
             "job": self.job,
             "size": self.size,
             "missing": self.missing,
-            "efficiency": self.efficiency,
             "samples_per_second": self.samples,
             "verdict": self.verdict,
             "trouble": self.trouble,
@@ -139,7 +136,6 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         )
         for was, row in pairs
     ]
-    efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
     samples = [view.samples for view in views if view.samples is not None]
     troubled = [row for row in rows if row.trouble_at]
     newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
@@ -149,7 +145,6 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         size=size,
         ranks=views,
         missing=sorted(set(range(size)) - {row.rank for row in rows}),
-        efficiency=sum(efficiencies) / len(efficiencies) if efficiencies else None,
         samples=sum(samples) if samples else None,
         trouble=_trouble(newest) if newest else "",
     )
@@ -194,7 +189,6 @@ def find_absent(row: Row, rows: Sequence[Row]) -> list[int]:
         other.rank
         for other in rows
         if other.rank in row.members
-        and other.all_asked
         and not any(
             one[:3] == wanted or (one[0] in sets and one[3] == "join") for one in other.asked
         )

@@ -24,8 +24,6 @@ from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
 from tfring.runtime.gpu.usage import GpuUse
 
-# At most this many waiting calls of a rank are compared with those of others.
-_MOST_WAITING = 256
 # Efficiency is computed in this many of the newest calls.
 _NEWEST_CALLS = 2048
 _LEAST_STEPS = 2
@@ -48,7 +46,6 @@ class Row:
         asked: Process set, name, invocation, kind, call site and time of the waiting calls, the
             oldest first.
         members: The ranks that the oldest waiting call needs, if its process set is known.
-        all_asked: Whether `asked` has all of them.
         waits_peer: The rank at the other end of the stream that the running plan waits for; -1:
             none.
         waits_since: Since when.
@@ -73,7 +70,6 @@ class Row:
     gpu_memory: int
     asked: list[tuple[int, str, int, str, str, int]]
     members: list[int]
-    all_asked: bool
     waits_peer: int
     waits_since: int
     waits_in: str
@@ -155,9 +151,8 @@ def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
         memory=_memory(record.pid) if here else 0,
         gpu=gpu.percent,
         gpu_memory=gpu.memory,
-        asked=[_asked(call) for call in waiting[:_MOST_WAITING]],
+        asked=[_asked(call) for call in waiting],
         members=_members(record, waiting[0]) if waiting else [],
-        all_asked=len(waiting) <= _MOST_WAITING,
         waits_peer=plan.waits_peer if plan else -1,
         waits_since=plan.waits_since if plan else 0,
         waits_in=_names([call for call in running if plan and call.sequence == plan.sequence]),

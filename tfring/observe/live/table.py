@@ -6,8 +6,16 @@ import sys
 from statistics import fmean
 from typing import Any
 
-from tfring.observe.live.columns import COLUMNS, Column, format_loss, format_number, format_percent
-from tfring.observe.live.lines import STATES, Line, group_by_host
+from tfring.observe.live.columns import (
+    COLUMNS,
+    STATES,
+    Column,
+    Line,
+    format_loss,
+    format_number,
+    format_percent,
+    group_by_host,
+)
 from tfring.observe.live.overview import Overview
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain

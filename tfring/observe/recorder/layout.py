@@ -12,7 +12,6 @@ import numpy as np
 MAGIC = b"TFRINGRC"
 VERSION = 1
 HEADER_BYTES = 4096
-SLOTS = {"call": 8192, "plan": 4096, "event": 256}
 MOST_RANKS = 100_000  # of a job
 MOST_SLOTS = 1 << 22  # of a ring, in the spool of a timeline
 

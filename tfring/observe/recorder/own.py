@@ -25,31 +25,23 @@ def own_path() -> Path | None:
     return _own[1] if _own is not None and _own[0] == os.getpid() else None
 
 
-class OwnCalls:
-    """The newest calls of this process. Stays usable after the file is removed."""
+def own_calls(after: int) -> np.ndarray[Any, Any] | None:
+    """Returns the complete calls of this process with larger numbers, by number.
 
-    def __init__(self, slots: np.ndarray[Any, Any]) -> None:
-        """Use `open_own`."""
-        self._slots = slots
-
-    def newer_than(self, number: int) -> np.ndarray[Any, Any]:
-        """Returns the complete calls with larger numbers, as an array of layout.CALL, by number."""
-        chosen = np.flatnonzero(self._slots["number"] > number)
-        calls = self._slots[chosen]
-        whole = calls["number"] == self._slots["number"][chosen]
-        calls = calls[whole & (calls["number"] > number)]
-        ordered: np.ndarray[Any, Any] = calls[np.argsort(calls["number"])]
-        return ordered
-
-
-def open_own() -> OwnCalls | None:
-    """Returns the calls of this process; None if it keeps no record in a file."""
+    It is an array of layout.CALL; None if this process keeps no record in a file.
+    """
     path = own_path()
     if path is None:
         return None
     try:
         header = np.fromfile(path, layout.HEADER, 1)[0]
         count, start = int(header["call_slots"]), int(header["header_bytes"])
-        return OwnCalls(np.memmap(path, layout.CALL, "r", start, (count,)))
+        slots = np.memmap(path, layout.CALL, "r", start, (count,))
     except (OSError, ValueError, IndexError):
         return None
+    chosen = np.flatnonzero(slots["number"] > after)
+    calls = np.array(slots[chosen])
+    whole = calls["number"] == slots["number"][chosen]
+    calls = calls[whole & (calls["number"] > after)]
+    ordered: np.ndarray[Any, Any] = calls[np.argsort(calls["number"])]
+    return ordered

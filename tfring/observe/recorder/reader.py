@@ -92,11 +92,6 @@ class Record:
         return int(self.header["pid"])
 
     @property
-    def generation(self) -> int:
-        """How many times the process has called init."""
-        return int(self.header["generation"])
-
-    @property
     def state(self) -> RankState:
         """What the rank wrote last; a killed rank writes nothing."""
         return RankState(self.header["state"])

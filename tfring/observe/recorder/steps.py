@@ -5,34 +5,13 @@ It works on arrays, because it also runs inside a rank that trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from tfring.observe.recorder.gradients import Array, Series, find_gradient_calls
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step; `Steps` documents the attributes."""
-
-    series: Series
-    number: int
-    began: int
-    first: int
-    ready: int
-    end: int
-    communicating: int
-    waiting: int
-    bytes: int
-    buckets: int
-
-    @property
-    def exposed(self) -> int:
-        """Nanoseconds from `ready` to `end`."""
-        return max(0, self.end - self.ready)
 
 
 @dataclass(frozen=True)
@@ -80,11 +59,6 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.number)
-
-    def __iter__(self) -> Iterator[Step]:
-        columns = [getattr(self, each.name).tolist() for each in fields(Step)[1:]]
-        for series, *values in zip(self.series.tolist(), *columns, strict=True):
-            yield Step(self.names[series], *values)
 
     @property
     def exposed(self) -> Array:

@@ -193,23 +193,23 @@ class _Rank:
     def _steps(self) -> None:
         """Draws steps, each from the end of the one before to its own end."""
         steps, common = self._job.steps[self._rank], self._job.records.common
-        for step in steps:
-            first, ready = common(self._rank, step.first), common(self._rank, step.ready)
-            begin = common(self._rank, step.began) or first
-            end = common(self._rank, step.end)
+        names = ("series", "number", "bytes", "buckets", "began", "first", "ready", "end")
+        columns = [getattr(steps, name).tolist() for name in names]
+        for series, number, size, buckets, *times in zip(*columns, strict=True):
+            began, first, ready, end = (common(self._rank, time) for time in times)
+            begin = began or first
             if not end or end < begin:
                 continue
-            lane = self._trace.lane(self._process, _steps_lane(step.series, self._job))
-            args = {"step": step.number, "bytes": step.bytes, "buckets": step.buckets}
-            self._trace.slice(self._process, lane, f"step {step.number}", begin, end, args)
+            lane = self._trace.lane(self._process, _steps_lane(steps.names[series], self._job))
+            args = {"step": number, "bytes": size, "buckets": buckets}
+            self._trace.slice(self._process, lane, f"step {number}", begin, end, args)
             for text, since, until in (
                 ("before the first gradients", begin, first),
                 ("gradients and communication", max(begin, first), ready),
                 (_EXPOSED, max(begin, ready), end),
             ):
                 if since < until:
-                    args = {"step": step.number}
-                    self._trace.slice(self._process, lane, text, since, until, args)
+                    self._trace.slice(self._process, lane, text, since, until, {"step": number})
 
     def _events(self, events: list[Event]) -> None:
         for event in events:

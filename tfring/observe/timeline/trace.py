@@ -88,9 +88,7 @@ class Trace:
             flow_from: An arrow of this name begins here.
             flow_to: The arrow of this name ends here.
         """
-        event: dict[str, Any] = {"ph": "X", "pid": process, "tid": lane, "name": name}
-        event["ts"] = (begin - self._origin) / 1000
-        event["dur"] = max(0, end - begin) / 1000
+        event = self._event("X", process, name, begin, tid=lane, dur=max(0, end - begin) / 1000)
         if args:
             event["args"] = args
         if flow_from or flow_to:
@@ -115,24 +113,19 @@ class Trace:
             args: More about it.
         """
         self._overlapping += 1
-        event = {"pid": process, "tid": process, "cat": group, "id": hex(self._overlapping)}
-        first = {"args": args}
+        more = {"tid": process, "cat": group, "id": hex(self._overlapping), "args": args}
         for name, begin, end in parts:
-            for phase, time in (("b", begin), ("e", end)):
-                ts = (time - self._origin) / 1000
-                self._add({**event, "ph": phase, "name": name, "ts": ts, **first})
-            first = {}
+            self._add(self._event("b", process, name, begin, **more))
+            self._add(self._event("e", process, name, end, **more))
+            more.pop("args", None)
 
     def mark(self, process: int, lane: int, name: str, time: int, args: Mapping[str, Any]) -> None:
         """Adds something that happened at one time, in nanoseconds."""
-        ts = (time - self._origin) / 1000
-        event = {"ph": "i", "s": "t", "pid": process, "tid": lane, "name": name, "ts": ts}
-        self._add({**event, "args": args})
+        self._add(self._event("i", process, name, time, s="t", tid=lane, args=args))
 
     def counter(self, process: int, name: str, unit: str, time: int, value: int) -> None:
         """Sets a counter from a time, in nanoseconds, on."""
-        ts = (time - self._origin) / 1000
-        self._add({"ph": "C", "pid": process, "name": name, "ts": ts, "args": {unit: value}})
+        self._add(self._event("C", process, name, time, args={unit: value}))
 
     def write(self, path: Path | str) -> None:
         """Writes the whole file or nothing, compressed if its name ends in .gz.
@@ -156,6 +149,10 @@ class Trace:
 
     def _about(self, process: int, lane: int, name: str, args: Mapping[str, Any]) -> None:
         self._add({"ph": "M", "pid": process, "tid": lane, "name": name, "args": args})
+
+    def _event(self, phase: str, process: int, name: str, time: int, **more: Any) -> dict[str, Any]:
+        ts = (time - self._origin) / 1000
+        return {"ph": phase, "pid": process, "name": name, "ts": ts, **more}
 
     def _add(self, event: Mapping[str, Any]) -> None:
         self._events.append(event)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launcher_tools import environment, wait_until
@@ -15,6 +17,7 @@ from tfring.observe.explain.causes import Cause
 from tfring.observe.explain.explain import explain_now
 from tfring.observe.explain.places import find_place
 from tfring.observe.recorder import stacks
+from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.reader import read_record
 
 SECOND = 1_000_000_000
@@ -113,3 +116,20 @@ def test_a_rank_that_does_not_call_is_asked_where_it_is(
             process.kill()
     assert (found.cause, found.ranks) == (Cause.NOT_CALLING, (1,)), found.text
     assert said in found.text
+
+
+def test_ranks_are_asked_where_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from Python 3.12 on, when the interpreter ends."""
+
+    def refused(thread: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    for rank in range(2):
+        write_record(tmp_path / f"rank-{rank}.record", rank, 2, pid=os.getpid())
+    records = load_job([tmp_path]).records
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    found = stacks.take_stacks(records, 2.0)
+    assert list(found) == [0, 1]
+    assert all(text.startswith("no stacks: TFRING_STACKS is 0") for text in found.values())

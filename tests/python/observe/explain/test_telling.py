@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from made_jobs import SECOND, call, job, record
+from made_jobs import SECOND
 
 from tfring.observe.explain.at_trouble import Telling
 from tfring.observe.explain.causes import Cause, Explanation
-from tfring.observe.explain.explain import explain
-from tfring.observe.explain.processes import Seen
 
 JOB = "6d83ae9d86a1f0c2"
 
 
 LIMIT = 600 * SECOND
-STACKS = """Thread [MainThread] (most recent call first):
-  File "/job/train.py", line 20 in on_train_batch_end
-  File "/job/train.py", line 40 in <module>
-"""
 
 
 def hang(age: float, rank: int = 1, limit: int = LIMIT) -> Explanation:
@@ -48,25 +40,6 @@ def test_a_hang_of_ten_minutes_has_a_paragraph_and_four_lines() -> None:
         (300, _line("5 min", "5 min")),
         (540, _line("9 min", "1 min")),
     ]
-
-
-def test_a_hang_of_ten_minutes_takes_at_most_twelve_lines_of_a_terminal() -> None:
-    """With an explanation as a job has it: of three ranks, one of which sleeps."""
-    telling = Telling(JOB, 10.0)
-    steps = [call("loss", n, n, n + 0.01) for n in range(1, 4)]
-    waits = call("loss", 4, 4)
-    processes = dict.fromkeys((0, 2), Seen("running", busy=False))
-    processes[1] = Seen("running", False, STACKS, "hrtimer_nanosleep")
-    lines = list[str]()
-    for age in range(10, 600, 10):
-        now = 4 + age
-        calls = {0: [*steps, waits], 1: steps, 2: [*steps, waits]}
-        ranks = [record(rank, 3, own, now, stall_shutdown=LIMIT) for rank, own in calls.items()]
-        lines += telling.lines(explain(job(ranks), processes), ["raw"], now)
-    assert lines[0].startswith("Rank 1 sleeps in on_train_batch_end (train.py:20)")
-    assert "The job ends in 9 min 50 s if nothing changes." in lines[0]
-    assert len(lines) == 5 and all(line.startswith("still: ") for line in lines[1:])
-    assert sum(len(textwrap.wrap(line, 100)) for line in lines) <= 12
 
 
 def _line(age: str, left: str) -> str:

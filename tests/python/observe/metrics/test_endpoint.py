@@ -21,7 +21,7 @@ import pytest
 from launcher_tools import ROOT
 
 import tfring
-from tfring.observe.metrics import generation
+from tfring.observe.metrics import endpoint as own
 from tfring.observe.metrics.families import FAMILIES
 from tfring.runtime._native import core
 from tfring.runtime.settings.setting import SettingError
@@ -43,7 +43,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def url() -> str:
-    endpoint = generation._state.endpoint
+    endpoint = own._state.endpoint
     assert endpoint is not None
     return endpoint.url
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_opened_is_a_warning(
     with caplog.at_level(logging.WARNING, "tfring"):
         tfring.init()
     assert "TFRING_METRICS_TOKEN_FILE" in caplog.text
-    assert generation._state.endpoint is None
+    assert own._state.endpoint is None
 
 
 def test_without_a_record_there_are_counters(job: pytest.MonkeyPatch) -> None:

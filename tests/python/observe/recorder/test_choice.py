@@ -17,7 +17,7 @@ from tfring.launch.cli import main
 from tfring.observe.commands import profile
 from tfring.observe.commands.jobs import make_table
 from tfring.observe.commands.which import resolve_job
-from tfring.observe.profile.sampling import Profile, Sample
+from tfring.observe.profile import Profile, Sample
 from tfring.observe.recorder import catalog, choice, places
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.reader import RecordError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from made_records import write_record
 from tfring.__main__ import main
 from tfring.observe.recorder import files, layout
 from tfring.observe.recorder.job import load_job
+from tfring.observe.recorder.own import own_calls, own_path, set_own
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import (
     RecordError,
@@ -279,3 +281,30 @@ def test_when_a_rank_is_last_known_to_have_run(tmp_path: Path) -> None:
     assert find_last_sign(read_record(path)) == 8
     running = read_record(write_record(tmp_path / "r", pid=os.getpid(), **times))
     assert find_last_sign(running) == running.read
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    path = write_record(tmp_path / "r", calls=[{"number": n} for n in (9000, 8999, 9001)])
+    set_own(str(path))
+    yield path
+    set_own(None)
+
+
+def test_new_calls_come_in_order(own: Path) -> None:
+    assert own_path() == own
+    assert [own_calls(after)["number"].tolist() for after in (0, 8999)] == [
+        [8999, 9000, 9001],
+        [9000, 9001],
+    ]
+    own.unlink()
+    assert own_calls(0) is None
+
+
+def test_a_rank_without_a_record_and_a_forked_child_have_none(own: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if own_path() is None and own_calls(0) is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    set_own(None)
+    assert own_path() is None and own_calls(0) is None

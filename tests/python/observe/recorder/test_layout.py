@@ -106,8 +106,3 @@ def test_numbers_have_the_same_names() -> None:
     assert codes
     named = {int(number): name for name, number in re.findall(r"k(\w+) = (\d+)", codes[0])}
     assert named == {**layout.STATUSES, 0: "Ok"}
-
-
-def test_rings_have_as_many_slots() -> None:
-    slots = re.findall(r"k(Call|Plan|Event)Slots = (\d+);", source(RECORD))
-    assert {name.lower(): int(number) for name, number in slots} == layout.SLOTS

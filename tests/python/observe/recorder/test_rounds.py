@@ -23,14 +23,6 @@ def rounds(rows: list[dict[str, Any]]) -> Rounds:
     return rounds_of(steps_of(entries(layout.CALL, rows)))
 
 
-def test_rounds_of_one_optimizer_are_its_steps() -> None:
-    found = rounds([call(step, 100 * step) for step in range(1, 5)])
-    assert found.series == (0, "tfring.optimizer.0.0")
-    assert found.number.tolist() == [2, 3, 4]  # when the first one began is not known
-    assert found.began.tolist() == [103, 203, 303]
-    assert found.own.tolist() == [97, 97, 97]
-
-
 def test_two_optimizers_in_turn() -> None:
     """Waiting for the gradients of either is no work."""
     rows = [call(n, 100 * n + 40 * which, which) for n in range(1, 6) for which in (0, 1)]
@@ -65,15 +57,6 @@ def test_steps_that_are_reduced_at_the_same_time() -> None:
     assert found.number.tolist() == [2, 3, 4]
     assert found.sums(found.steps.bytes).tolist() == [2, 2, 2]
     assert np.all(found.own <= 97) and np.all(found.own >= 96)
-
-
-def test_a_second_model_begins_to_count_anew() -> None:
-    rows = [call(step, 10 * step) for step in range(1, 50)]
-    rows += [call(n, 1000 + 10 * n + b, 1) for n in range(1, 4) for b in (0, 1)]
-    found = rounds(rows)
-    assert found.series == (0, "tfring.optimizer.1.0")
-    assert found.number.tolist() == [2, 3]
-    assert found.began.tolist() == [1014, 1024]
 
 
 def test_without_steps_there_are_no_rounds() -> None:

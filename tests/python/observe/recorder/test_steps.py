@@ -9,7 +9,7 @@ from made_records import entries, gradient_name
 
 from tfring.observe.recorder import layout
 from tfring.observe.recorder.gradients import Series, find_gradient_calls
-from tfring.observe.recorder.steps import Step, Steps, align_steps, steps_of, take_new_steps
+from tfring.observe.recorder.steps import Steps, align_steps, steps_of, take_new_steps
 
 BUCKET = int(layout.CallFlags.BUCKET)
 FIRST, SECOND = (0, "tfring.optimizer.0.0"), (0, "tfring.optimizer.1.0")
@@ -30,7 +30,8 @@ def fast(step: int, at: int, **more: Any) -> dict[str, Any]:
 
 
 def of(steps: Steps) -> list[tuple[Series, int]]:
-    return [(step.series, step.number) for step in steps]
+    names = [steps.names[at] for at in steps.series.tolist()]
+    return list(zip(names, steps.number.tolist(), strict=True))
 
 
 def test_times_of_a_step() -> None:
@@ -39,26 +40,18 @@ def test_times_of_a_step() -> None:
         call(1, 100, 110, 140), call(1, 120, 130, 150), call(1, 145, 180, 200), call(2, 300, 0, 0)
     )
     seen: dict[Series, int] = {}
-    expected = Step(
-        series=FIRST,
-        number=1,
-        began=0,
-        first=100,
-        ready=145,
-        end=200,
-        communicating=60,
-        waiting=30,
-        bytes=30,
-        buckets=3,
-    )
     steps, begun = take_new_steps(calls, seen, all_are_over=False)
-    assert (list(steps), begun) == ([expected], 2)
-    assert expected.exposed == 55 and steps.exposed.tolist() == [55]
+    assert (of(steps), begun) == ([(FIRST, 1)], 2)
+    expected = {"began": 0, "first": 100, "ready": 145, "end": 200, "exposed": 55}
+    expected |= {"communicating": 60, "waiting": 30, "bytes": 30, "buckets": 3}
+    assert {name: getattr(steps, name).tolist() for name in expected} == {
+        name: [value] for name, value in expected.items()
+    }
     steps, begun = take_new_steps(calls, seen, all_are_over=True)
     assert (len(steps), begun) == (0, 2)  # the second has not ended
     calls["ended"][3] = 310
     steps, _ = take_new_steps(calls, seen, all_are_over=True)
-    assert [(step.number, step.began) for step in steps] == [(2, 200)]
+    assert (steps.number.tolist(), steps.began.tolist()) == ([2], [200])
     steps, begun = take_new_steps(calls, seen, all_are_over=True)
     assert (len(steps), begun) == (0, 2)
 
@@ -66,8 +59,8 @@ def test_times_of_a_step() -> None:
 def test_a_hidden_step_has_no_exposed_time() -> None:
     """The last bucket to be ready may be the first to end."""
     calls = made(call(1, 100, 101, 102), call(1, 103, 104, 105), call(2, 200, 0, 0))
-    [step], _ = take_new_steps(calls, {}, all_are_over=False)
-    assert (step.exposed, step.waiting, step.communicating) == (2, 1, 2)
+    steps, _ = take_new_steps(calls, {}, all_are_over=False)
+    assert (steps.exposed, steps.waiting, steps.communicating) == (2, 1, 2)
 
 
 def test_a_call_that_failed_without_a_plan_was_not_under_way() -> None:
@@ -190,7 +183,8 @@ def test_eager_reductions_are_counted_on_where_names_begin_with_0_again() -> Non
 def test_calls_may_come_in_any_order() -> None:
     calls = made(*(fast(step, 10 * step + b) for step in (1, 2, 3) for b in (0, 1)))
     mixed = calls[np.random.default_rng(0).permutation(len(calls))]
-    assert list(steps_of(mixed)) == list(steps_of(calls))
+    assert of(steps_of(mixed)) == of(steps_of(calls))
+    assert steps_of(mixed).end.tolist() == steps_of(calls).end.tolist()
     assert find_gradient_calls(mixed).number.tolist() == mixed["invocation"].tolist()
 
 

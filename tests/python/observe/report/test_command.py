@@ -111,11 +111,6 @@ def test_texts_of_a_record_are_no_markup(tmp_path: Path, capsys: Any, host: str)
         assert shown.count("".join(host.split())) >= (4 if command == ["report"] else 1), command
 
 
-def test_no_record_is_an_error_that_says_so(tmp_path: Path, capsys: Any) -> None:
-    assert main(["report", str(tmp_path)]) == 2
-    assert "there is no record" in capsys.readouterr().err
-
-
 def test_run_report_prints_it_also_of_a_job_that_failed(tmp_path: Path) -> None:
     ended = run("-np", 2, "--report", sys.executable, write_script(tmp_path, JOB))
     assert ended.returncode == 3, ended.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfring.observe.report.changes import find_change
 from tfring.observe.report.slowdowns import (
     COMPUTE,
     INPUT,
@@ -13,6 +12,7 @@ from tfring.observe.report.slowdowns import (
     Slowdown,
     SlowdownMonitor,
     compute_excess,
+    find_change,
 )
 
 RANKS, LOOK, MS = 3, 10, 1e6

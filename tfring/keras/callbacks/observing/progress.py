@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfring.keras import facts
-from tfring.observe.recorder.own import open_own, own_path
+from tfring.observe.recorder.own import own_calls, own_path
 from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
@@ -116,8 +116,8 @@ class Progress:
         names = ("step", "input", "callbacks")
         *spent, steps = (now - then for now, then in zip(_now(), self._before, strict=True))
         times = {name: one / max(1, steps) for name, one in zip(names, spent, strict=True)}
-        own = open_own()
-        if own is not None and len(rounds := rounds_of(steps_of(own.newer_than(self._calls)))):
+        own = own_calls(self._calls)
+        if own is not None and len(rounds := rounds_of(steps_of(own))):
             times["exchange"] = float(rounds.sums(rounds.steps.exposed).mean())
             times["waiting"] = float(rounds.sums(rounds.steps.waiting).mean())
         return {name: round(one / 1e9, 9) for name, one in times.items()}

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.observe.recorder.gradients import Array, Series
-from tfring.observe.recorder.own import OwnCalls, open_own
+from tfring.observe.recorder.own import own_calls
 from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
 from tfring.observe.report.slowdowns import SlowdownMonitor
@@ -29,7 +29,7 @@ class StragglerCallback(DistributedCallback):
     Every `every` steps the ranks exchange, from their records, how long each of them has worked by
     itself in each step, and how long tf.data kept it waiting. Rank 0 compares each rank with its
     own past and with the others. Only a change that lasts counts
-    (tfring/observe/report/changes.py): steps may be uneven. Needs the same `every` on all ranks.
+    (tfring/observe/report/slowdowns.py): steps may be uneven. Needs the same `every` on all ranks.
     """
 
     def __init__(self, every: int = 10) -> None:
@@ -55,7 +55,7 @@ class StragglerCallback(DistributedCallback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
-        calls = open_own()
+        calls = own_calls(0)
         self._own = None if calls is None else OwnSteps(calls)
         if calls is None and topology.rank() == 0:
             _log.warning(
@@ -112,12 +112,14 @@ class StragglerCallback(DistributedCallback):
 
 
 class OwnSteps:
-    """The steps of this rank, each handed out once."""
+    """The steps of this rank, each handed out once.
 
-    def __init__(self, calls: OwnCalls) -> None:
-        """Begins with calls of this process that are recorded from now on."""
-        self._calls = calls
-        self._after = int(max(calls.newer_than(0)["number"], default=0))
+    Args:
+        known: The calls of this process so far, which are left out.
+    """
+
+    def __init__(self, known: Array) -> None:
+        self._after = int(known["number"].max(initial=0))
         self._series: Series | None = None
         self._last = 0
 
@@ -126,9 +128,8 @@ class OwnSteps:
 
         With several optimizers it is one for each round (tfring/observe/recorder/rounds.py).
         """
-        calls = self._calls.newer_than(self._after)
-        rounds = rounds_of(steps_of(calls))
-        if len(rounds) == 0:
+        calls = own_calls(self._after)
+        if calls is None or len(rounds := rounds_of(steps_of(calls))) == 0:
             return np.zeros((0, _COLUMNS))
         if rounds.series != self._series:
             self._series, self._last = rounds.series, 0  # of another model

@@ -13,9 +13,14 @@ from made_records import NOBODY, write_record
 
 from tfring.launch.cli import main
 from tfring.observe.explain.places import Frame
-from tfring.observe.profile.lines import Line, describe_difference, find_shares
-from tfring.observe.profile.sampling import Profile, Sample
-from tfring.observe.profile.speedscope import make_document
+from tfring.observe.profile import (
+    Line,
+    Profile,
+    Sample,
+    describe_difference,
+    find_shares,
+    make_document,
+)
 
 native = pytest.importorskip("tfring.runtime._native")
 
