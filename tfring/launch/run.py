@@ -105,9 +105,9 @@ def _run(options: RunOptions) -> int:
         if timeline is not None:
             _timeline(timeline, over=False)
         runner = _runner(job, merger, records)
-        width, began = columns(sys.stderr), time.monotonic()
+        began = time.monotonic()
         if speaks := run_lines.wanted(settings.runtime):
-            merger.note(_first_line(job, settings, width, alone=not elsewhere))
+            merger.note(_first_line(job, settings, alone=not elsewhere))
         if hint := crowded(job.slots):
             merger.note(hint)
         code = runner.run()
@@ -116,7 +116,7 @@ def _run(options: RunOptions) -> int:
                 merger.note(hint)
             elif speaks:
                 took = time.monotonic() - began
-                merger.note(run_lines.last_line(took, records.report, width))
+                merger.note(run_lines.last_line(took, records.report))
         terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
@@ -134,7 +134,7 @@ def _screen(job: JobOptions) -> dict[str, str]:
     return {"COLUMNS": str(width - len(f"{max(0, job.size - 1)}| "))}
 
 
-def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone: bool) -> str:
+def _first_line(job: JobOptions, settings: Settings, *, alone: bool) -> str:
     """Returns who trains where; `alone` says that no other host is known."""
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
     count = job.size if job.elastic is None else job.elastic.min_np
@@ -152,7 +152,6 @@ def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone
         [address_of(host) for host in hosts],
         devices=devices,
         transport=run_lines.transport(len(hosts) + others, job.size, devices, settings.runtime),
-        width=width,
     )
 
 

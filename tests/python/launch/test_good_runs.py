@@ -127,9 +127,9 @@ def test_a_terminal(tmp_path):
     )
     shown = on_a_terminal(columns, "-np", 2, sys.executable, path, TERM="xterm")
     first, *bar, width, last, end = shown.split("\r\n")
-    assert len(first) == columns and first.endswith("  watch: tfring top") and end == ""
+    assert first.endswith("  watch: tfring top") and end == ""
     assert bar == ["1/3 \r2/3 #\r3/3 ##"]
     assert width == f"\x1b[33m1|\x1b[0m {columns - 3}"
-    assert last.startswith("tfring: done in ") and len(last) <= columns
+    assert last.startswith("tfring: done in ")
     plain = on_a_terminal(columns, "-np", 2, sys.executable, path, NO_COLOR="1")
     assert f"1| {columns - 3}" in plain

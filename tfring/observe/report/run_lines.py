@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # At most this many hosts are named.
 _NAMED = 3
-_WATCH = "watch: tfring top"
 
 
 def wanted(runtime: Mapping[str, str]) -> bool:
@@ -30,15 +29,7 @@ def wanted(runtime: Mapping[str, str]) -> bool:
     return level not in ("warning", "error") and runtime.get("LOG_FORMAT", "text") == "text"
 
 
-def first_line(
-    job: str,
-    ranks: str,
-    hosts: Sequence[str],
-    *,
-    devices: str,
-    transport: str,
-    width: int | None = None,
-) -> str:
+def first_line(job: str, ranks: str, hosts: Sequence[str], *, devices: str, transport: str) -> str:
     """Returns "tfring 0.1.0  job 6d83ae  2 ranks on vm (2 CPUs)  shared memory  watch: tfring top".
 
     Args:
@@ -47,63 +38,38 @@ def first_line(
         hosts: Their hosts; empty: unknown.
         devices: Of the only host; "": unknown.
         transport: See `transport`.
-        width: Of the terminal; None: there is none.
     """
-    places = [f"{ranks} on {len(hosts)} hosts" if len(hosts) > 1 else ranks]
-    if 1 <= len(hosts) <= _NAMED:
-        places = [f"{ranks} on {', '.join(hosts)}", *places]
-    lines = []
-    for place in places:
-        trains = f"{place} ({devices})" if devices else place
-        for name in (f"tfring {__version__}", "tfring"):
-            parts = (name, f"job {short(job)}", trains, transport, _WATCH)
-            lines.append("  ".join(part for part in parts if part))
-    line = _fitting(lines, width)
-    gap = 0 if width is None else max(0, width - len(line))
-    return line.removesuffix(_WATCH) + " " * gap + _WATCH
+    where = ", ".join(hosts) if len(hosts) <= _NAMED else f"{len(hosts)} hosts"
+    trains = f"{ranks} on {where}" if hosts else ranks
+    if devices:
+        trains += f" ({devices})"
+    parts = (f"tfring {__version__}", f"job {short(job)}", trains, transport, "watch: tfring top")
+    return "  ".join(part for part in parts if part)
 
 
-def last_line(seconds: float, report: Report | None, width: int | None = None) -> str:
+def last_line(seconds: float, report: Report | None) -> str:
     """Returns "tfring: done in 14 s, all ranks equal. 92% computing, ...".
 
     Args:
         seconds: How long the job took.
         report: Of the job; None: there is none.
-        width: Of the terminal; None: there is none.
     """
-    took = time_text(seconds)
+    done = f"tfring: done in {time_text(seconds)}"
     if report is None or report.size == 1:
-        return f"tfring: done in {took}"
-    begins = [f"tfring: done in {took}", f"tfring: {took}"]
+        return done
     if report.equal is not None:
-        but = "" if report.equal else " but for rounding"
-        begins = [f"{begins[0]}, all ranks equal{but}", f"{begins[1]}, ranks equal{but}"]
+        done += ", all ranks equal" + ("" if report.equal else " but for rounding")
     total = float(report.steps.total.sum())
     if not total:
-        return begins[0]
+        return done
     waiting = round(100 * float(report.steps.waiting.sum()) / total)
     exposed = round(100 * float(report.steps.exposed.sum()) / total)
-    ends = [
-        f"{100 - waiting - exposed}% computing, {waiting}% waiting{who}, {exposed}% communication"
-        for who in (*_waited_for(report, waiting), "")
-    ]
-    return _fitting([f"{begins[0]}. {ends[0]}", *(f"{begins[1]}. {end}" for end in ends)], width)
-
-
-def _waited_for(report: Report, waiting: int) -> list[str]:
-    """Returns the rank for which the others waited longest, in two lengths."""
-    slowest = report.slowest
-    if slowest is None or not waiting:
-        return []
-    share = round(100 * slowest.late / sum(rank.late for rank in report.ranks))
-    return [f" ({share}% of it for rank {slowest.rank})", f" (rank {slowest.rank})"]
-
-
-def _fitting(lines: Sequence[str], width: int | None) -> str:
-    """Returns the first line that is no longer than `width`, else the last one."""
-    if width is None:
-        return lines[0]
-    return next((line for line in lines if len(line) <= width), lines[-1])
+    who = ""
+    if waiting and (slowest := report.slowest) is not None:
+        share = round(100 * slowest.late / sum(rank.late for rank in report.ranks))
+        who = f" ({share}% of it for rank {slowest.rank})"
+    computing = 100 - waiting - exposed
+    return f"{done}. {computing}% computing, {waiting}% waiting{who}, {exposed}% communication"
 
 
 def own_devices(process: int = 0) -> str:
