@@ -32,7 +32,7 @@ STOP_SECONDS, SILENCE_SECONDS, START_SECONDS = 5, 10, 30
 _LOOK_SECONDS = 0.01
 _LISTENS = "0A"  # in /proc/net/tcp
 # A killed rank leaves them for `tfring explain`; tfring removes them a few jobs later.
-_OF_RECORDS = (".record", ".stacks", ".socket")
+_OF_RECORDS = (".record", ".socket")
 
 
 class Logs:

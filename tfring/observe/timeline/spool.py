@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,20 +77,20 @@ class SpoolWriter:
         for name, (numbers, ends) in self._seen.items():
             numbers[(ends == 0) | (name == "event")] = 0
         path.unlink(missing_ok=True)
-        self._file = path.open("wb")
+        # Without a buffer: after an error nothing is left to write.
+        self._file = path.open("wb", buffering=0)
         self.take()
         self._file.truncate(self._at["phases"] + calls * PHASE.itemsize)
 
-    def take(self, *, done: bool = False) -> None:
-        """Copies what is new or has changed; `done`: nothing more will come."""
+    def take(self) -> None:
+        """Copies what is new or has changed."""
         for name in _KEYS:
             self._take(name)
         self._write(self._at["rank"], self._rings["rank"].tobytes())
         noted = np.frombuffer(self._phases.take(), PHASE)
         self._put("phases", noted, self._noted + np.arange(len(noted)))
         self._noted += len(noted)
-        self._write(0, self._header(done))
-        self._file.flush()
+        self._write(0, self._header(done=False))
 
     def close(self) -> None:
         """Closes the file. If writing has failed, readers do not wait for more."""
@@ -122,7 +123,7 @@ class SpoolWriter:
                 at = self._at[name] + int(slots[run[0]]) * entries.itemsize
                 self._write(at, entries[run].tobytes())
 
-    def _header(self, done: bool) -> bytes:
+    def _header(self, *, done: bool) -> bytes:
         header = bytearray(self._memory[: layout.HEADER_BYTES])
         fields = np.frombuffer(header, layout.HEADER)
         for name in _KEYS:
@@ -132,8 +133,9 @@ class SpoolWriter:
         return bytes(header)
 
     def _write(self, at: int, data: bytes) -> None:
-        self._file.seek(at)
-        self._file.write(data)
+        while data:
+            written = os.pwrite(self._file.fileno(), data, at)
+            data, at = data[written:], at + written
 
 
 def spool_path(timeline: Path, rank: int) -> Path:

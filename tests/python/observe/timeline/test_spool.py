@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -82,6 +83,23 @@ def test_the_size_is_bounded_and_the_newest_stay(tmp_path):
     assert [call.number for call in newest.job.records[0].calls] == [2999, 3000]
     assert newest.left_out == len(kept) - 2
     assert newest.phases[0].tolist() == [(n * 10, n * 10 + 5, n, STEP) for n in (2999, 3000)]
+
+
+def test_nobody_waits_for_a_rank_whose_disk_is_full(tmp_path, monkeypatch):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    write = os.pwrite
+
+    def full(file, data, at):
+        if at > 0:
+            raise OSError(errno.ENOSPC, "planted")
+        return write(file, data, at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="planted"):
+        rank.writer.take()
+    rank.writer.close()
+    assert spool.is_done(rank.spool)
 
 
 def ended_rank(folder, rank, size):
