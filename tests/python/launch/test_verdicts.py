@@ -82,7 +82,7 @@ def test_equal_errors_are_one_and_nobody_is_blamed() -> None:
     assert "Rank 2 was stopped." in said
     said = told(*ranks[:2], ended(2, 1), job="")
     assert "Rank 2, too, ended with exit code 1." in said
-    left = Explanation("j", Cause.EXCEPTION, (0,), (), "Rank 0 ended", what="Rank 0 ended")
+    left = Explanation(Cause.EXCEPTION, (0,), "Rank 0 ended", what="Rank 0 ended")
     assert told(*ranks, found=left).startswith("tfring: All 3 ranks failed")
 
 
@@ -113,7 +113,7 @@ def test_memory_and_crashes() -> None:
 
 def test_a_rank_that_leaves_is_told_in_the_words_of_the_records() -> None:
     how = "Rank 1 called sys.exit(3) in train.py:40"
-    left = Explanation("j", Cause.LEFT, (1,), (), "", how, what=f"{how}; ...", advice="Do not.")
+    left = Explanation(Cause.LEFT, (1,), "", brief=how, what=f"{how}; ...", advice="Do not.")
     noticed = ended(0, 1, (1.0, 1.1), failing("1, in f", "E: rank 1 (host h) has shut down: x"))
     assert first_failure([noticed, ended(1, 3, (2.0, 2.0))]).rank == 1  # type: ignore[union-attr]
     assert told(noticed, ended(1, 3, (2.0, 2.0)), found=left) == (
@@ -126,7 +126,7 @@ def test_a_rank_that_leaves_is_told_in_the_words_of_the_records() -> None:
 
 
 def test_an_exit_code_alone() -> None:
-    gone = Explanation("j", Cause.KILLED, (1,), (), "", what="Rank 1 is gone. Look at dmesg.")
+    gone = Explanation(Cause.KILLED, (1,), "", what="Rank 1 is gone. Look at dmesg.")
     assert told(ended(1, 3), ended(0, -15, by_us=True), found=gone, job="") == (
         "tfring: Rank 1 ended with exit code 3, at train.py:40, after step 6, without an error of "
         "Python: by os._exit, or in a library.\n        Rank 0 was stopped."
@@ -196,7 +196,7 @@ def test_a_traceback_header_that_arrives_in_two_pieces_is_seen() -> None:
 
 def test_a_stall_is_told_in_the_words_of_the_records() -> None:
     what = "Rank 1 sleeps in load (data.py:3)."
-    hangs = Explanation("j", Cause.NOT_CALLING, (1,), (), "", what=what, advice="Look there.")
+    hangs = Explanation(Cause.NOT_CALLING, (1,), "", what=what, advice="Look there.")
     late = failing("1, in f", "DeadlineExceededError: tensor 'x' has waited 600 s")
     assert told(ended(0, 1, text=late), ended(1, 1, text=late), found=hangs).startswith(
         f"tfring: {what}\n        Look there.\n        Rank 0 was stopped. More"

@@ -62,7 +62,7 @@ def _kept(entry: JobNote) -> Explanation:
         text = "the job is over, without an error."
     text = f"{upper_first(text)} It ran from {began} to {until}."
     cause = Cause.OVER if entry.end["state"] == "ended" else Cause.FAILED
-    return Explanation(entry.job, cause, (), (), text)
+    return Explanation(cause, (), text, job=entry.job)
 
 
 def _as_json(found: Explanation) -> str:

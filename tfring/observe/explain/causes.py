@@ -65,32 +65,18 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """What is wrong with a job.
+class Explanation(Finding):
+    """What is wrong with a job. Its text is one paragraph: what, where, since when, what to do.
 
     Attributes:
         job: Its id.
-        cause: What, see Cause.
-        ranks: Where.
-        names: Of the tensors that it is about.
-        text: One paragraph: what, where, since when, and what to do.
-        brief: What and where in a few words.
-        age: How long it has lasted, in nanoseconds; 0: unknown.
         limit: The age at which it ends the job, in nanoseconds; 0: it does not.
         what: The text without the advice.
-        advice: What to do; "": unknown.
     """
 
-    job: str
-    cause: Cause
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    text: str
-    brief: str = ""
-    age: int = 0
+    job: str = ""
     limit: int = 0
     what: str = ""
-    advice: str = ""
 
     def ends(self, age: int) -> str:
         """Returns "The job ends in 9 min 48 s if nothing changes" at an age; "" if it does not."""

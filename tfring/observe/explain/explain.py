@@ -80,16 +80,16 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
             findings.append(second)
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
     return Explanation(
-        job=job.job,
         cause=first.cause,
         ranks=first.ranks,
-        names=first.names,
         text=text + _missing(job),
+        names=first.names,
+        advice=first.advice,
         brief=first.brief or first.text.partition(". ")[0],
         age=first.age,
+        job=job.job,
         limit=_limit(s, first),
         what=first.text,
-        advice=first.advice,
     )
 
 

@@ -14,15 +14,15 @@ LIMIT = 600 * SECOND
 
 
 def hang(age: float, rank: int = 1, limit: int = LIMIT) -> Explanation:
+    where = f"{rank} sleeps in f (train.py:20)"
     return Explanation(
-        JOB,
         Cause.NOT_CALLING,
         (rank,),
-        ("loss",),
-        f"Rank {rank} sleeps in f (train.py:20).",
-        f"rank {rank} sleeps in f (train.py:20)",
-        int(age * SECOND),
-        limit,
+        f"Rank {where}.",
+        brief=f"rank {where}",
+        age=int(age * SECOND),
+        job=JOB,
+        limit=limit,
     )
 
 
