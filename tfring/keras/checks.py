@@ -59,7 +59,8 @@ def at_train_begin(model: Any) -> None:
     hook = hook_of(model)
     optimizer = model.optimizer
     standard = optimizer is not None and not has_own_train_step(model)
-    if hook is None and standard and topology.size() > 1 and _may_train(model):
+    may_train = not model.built or bool(facts.weights_of(model, trainable=True))
+    if hook is None and standard and topology.size() > 1 and may_train:
         raise RuntimeError(
             f"rank {topology.rank()}: the model's optimizer {facts.name_of(optimizer)!r} "
             f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
@@ -143,8 +144,3 @@ def has_own_train_step(model: Any) -> bool:
     step = getattr(model.train_step, "__func__", model.train_step)
     own = detect.model_class() if detect.is_model(model) else keras.Model
     return step is not own.train_step
-
-
-def _may_train(model: Any) -> bool:
-    """Returns whether a model has trainable weights, or may have them once it is built."""
-    return not model.built or bool(facts.weights_of(model, trainable=True))

@@ -180,11 +180,6 @@ def _check_passes(inner: Any, passes: int) -> None:
 
 
 def _refuse_other_kinds(optimizer: Any) -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "tfring works with Keras' TensorFlow backend, and this is "
-            f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow before keras is imported"
-        )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "DistributedOptimizer needs a Keras optimizer object, keras.optimizers.SGD(...), "

@@ -203,14 +203,13 @@ def test_what_cannot_be_written_before_the_end_is_said(
     checkpoints.close()
 
 
-@pytest.mark.parametrize("second, restore", [("", False), ("more", True), ("more", False)])
+@pytest.mark.parametrize("second, restore", [("", False), ("more", True)])
 def test_a_second_callback_may_only_save_elsewhere(
     folder: Path, second: str, restore: bool
 ) -> None:
     """Two that restore begin with the weights of one and the data of the other."""
     both = [CheckpointCallback(folder), CheckpointCallback(folder / second, restore=restore)]
-    refused = pytest.raises(ValueError, match=r"two CheckpointCallbacks, for .*another folder")
-    with contextlib.nullcontext() if second and not restore else refused:
+    with pytest.raises(ValueError, match=r"two CheckpointCallbacks, for .*another folder"):
         train(made(1), Data(), *both)
 
 
@@ -284,30 +283,6 @@ def test_a_loop_of_ones_own(folder: Path) -> None:
     assert newest.values == {"a": [1]}
 
 
-def test_momentums_find_their_weights_in_any_order(folder: Path) -> None:
-    def parts(which: slice) -> tuple[Any, Any, Any]:
-        layers = [keras.layers.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4)]
-        model, optimizer = keras.Sequential(layers), keras.optimizers.SGD(0.1, momentum=0.9)
-        trained = model.trainable_variables[which]
-        optimizer.build(trained)
-        places = [i for v in trained for i, weight in enumerate(model.weights) if weight is v]
-        return model, optimizer, dict(zip(places, optimizer.momentums, strict=True))
-
-    model, optimizer, momentums = parts(slice(None))
-    for place, momentum in momentums.items():
-        momentum.assign(np.full(momentum.shape, place, "float32"))
-    with Checkpointer(folder, asynchronous=False) as checkpoints:
-        hvd.save_checkpoint(checkpoints, model, step=1, optimizer=optimizer)
-    hvd.barrier()
-    model, optimizer, momentums = parts(slice(None, None, -1))
-    hvd.restore_checkpoint(folder, model, optimizer=optimizer)
-    for place, momentum in momentums.items():
-        np.testing.assert_array_equal(momentum.numpy(), place)
-    model, optimizer, momentums = parts(slice(2))
-    with pytest.raises(RuntimeError, match=r"momentums/2/kernel.* only in the checkpoint"):
-        hvd.restore_checkpoint(folder, model, optimizer=optimizer)
-
-
 def test_what_cannot_be_saved_or_restored_fails_on_every_rank(folder: Path) -> None:
     model = made(1)
     assert hvd.restore_checkpoint(folder, model) is None
@@ -370,8 +345,6 @@ def test_a_line_says_what_training_begins_with(
         "epoch 2, from its beginning"
     )
     assert beginnings(caplog) == [goes_on] * lines
-    train(made(1), data, CheckpointCallback(folder / "new", restore=False), epochs=1)
-    assert len(beginnings(caplog)) == lines
     with pytest.raises(ValueError, match="restore='must'"):
         CheckpointCallback(folder, restore="must")
 

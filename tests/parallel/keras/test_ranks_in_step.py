@@ -85,18 +85,6 @@ def test_other_epochs_are_an_error(several: int, mine: Any, match: str) -> None:
         fit(model, average(), steps=1, **how)
 
 
-def test_a_backup_that_one_rank_alone_restores(several: int, tmp_path: Any) -> None:
-    def backup() -> list[Any]:
-        folder = str(tmp_path / "backup")
-        restore = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
-        return [restore] if hvd.rank() == 0 else []
-
-    model = small()
-    fit(model, broadcast(), *backup(), epochs=2, steps=1)
-    with pytest.raises(RuntimeError, match=r"rank 0: begins epoch 3.*BackupAndRestore to all"):
-        fit(model, broadcast(), *backup(), epochs=4, steps=1)
-
-
 class Stop(keras.callbacks.Callback):
     """Stops training in the middle of the second epoch, on some ranks."""
 

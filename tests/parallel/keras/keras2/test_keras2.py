@@ -407,7 +407,6 @@ def test_ranks_that_stop_or_differ_get_an_error(rank: int, size: int) -> None:
             fit(model, rank, size, [begin()], initial_epoch=rank, epochs=3)
 
 
-@eager
 def test_data_that_end_before_those_of_others(rank: int, size: int) -> None:
     x, y = np.ones((4, 6), "float32"), np.ones((4, 1), "float32")
     for name in ("sgd", "legacy_sgd"):
