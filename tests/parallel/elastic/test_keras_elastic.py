@@ -167,40 +167,6 @@ def test_fit_and_callbacks_read_each_others_checkpoints(tmp_path: Path) -> None:
     assert seen.seen == events(3, 4, 4)
 
 
-@pytest.mark.slow
-def test_fit_does_a_failed_batch_again() -> None:
-    """A callback fails between two commits: nothing is lost, and nothing is done twice."""
-    model, seen = model_of_this_rank(keras.layers.BatchNormalization()), Events()
-    failures = [("batch", 2), ("epoch", 0), ("batch", 5)]
-
-    class Fail(keras.callbacks.Callback):  # type: ignore[misc]
-        steps = 0
-
-        def fail(self, what: Any) -> None:
-            if failures and failures[0] == what:
-                failures.pop(0)
-                raise hvd.elastic.HorovodInternalError("planted")
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.fail(("batch", self.steps))
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.steps += 1
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.fail(("epoch", epoch))
-
-    again = model_of_this_rank(keras.layers.BatchNormalization())
-    expected = elastic_fit(again, 2)
-    history = elastic_fit(model, 2, seen, Fail())
-    assert not failures
-    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert seen.seen == events(0, 2, 4)
-    for name, values in expected.history.items():
-        np.testing.assert_allclose(history.history[name], values, rtol=1e-5)
-
-
 def test_what_callbacks_decide_at_the_end_of_an_epoch_holds_after_a_failure() -> None:
     """It comes when they have decided, and before all ranks have agreed and committed."""
     model, failures = model_of_this_rank(), [1, 2]
@@ -227,8 +193,8 @@ def test_what_callbacks_decide_at_the_end_of_an_epoch_holds_after_a_failure() ->
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("policy", [None, "scaled", 2.5])
-def test_fit_of_arrays_needs_a_policy(policy: Any) -> None:
+def test_fit_of_arrays_needs_a_policy() -> None:
+    policy = "scaled"
     with pytest.raises(ValueError, match=f"policy={policy!r} is no batch size. Give policy=256"):
         elastic_fit(model_of_this_rank(), 1, policy=policy)
 

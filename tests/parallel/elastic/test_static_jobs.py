@@ -127,8 +127,7 @@ def test_states_of_different_parts_are_refused(rank: int, several: int) -> None:
         state.sync()
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_training_is_that_without_elastic(rank: int, size: int, jit: bool) -> None:
+def test_training_is_that_without_elastic(rank: int, size: int) -> None:
     """Goes back to a commit twice, by exceptions of the program, and ends with the same weights."""
     steps, calls = 6, []
 
@@ -139,7 +138,7 @@ def test_training_is_that_without_elastic(rank: int, size: int, jit: bool) -> No
         optimizer.build(model.trainable_variables)
         model.optimizer = optimizer
 
-        @tf.function(jit_compile=jit)
+        @tf.function
         def train_step(x: Any) -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(model(x) ** 2)

@@ -21,7 +21,16 @@ FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
 # Rows that resemble others, or quick tests beside this one: only `make test-all` runs them.
-ALIKE = {"flapping", "same_error", "several", "joins", "below_min", "store_away"}
+ALIKE = {
+    "flapping",
+    "same_error",
+    "several",
+    "joins",
+    "below_min",
+    "above_max",
+    "raises",
+    "store_away",
+}
 ROWS = cases(
     [name for name in rows.ROWS if name not in SLOW], quick=rows.ROWS.keys() - SLOW - ALIKE
 )

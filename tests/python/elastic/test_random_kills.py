@@ -16,11 +16,9 @@ if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is
 
 # Ranks, agents, launchers, a host and a coordinator are killed, in jobs of all kinds.
 FEW = [
-    ("static", 2),
     ("static-hosts", 2),
     ("static-nodes", 3),
     ("elastic", 3),
-    ("elastic-hosts", 1),
     ("elastic-nodes", 4),
     ("elastic-coordinator", 2),
 ]

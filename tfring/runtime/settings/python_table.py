@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tfring.runtime.settings.setting import (
     Group,
     Option,
@@ -19,7 +21,12 @@ from tfring.runtime.settings.setting import (
     words,
 )
 
-START = Group(
+
+def _of_python(title: str, settings: tuple[Setting, ...]) -> Group:
+    return Group(title, tuple(dataclasses.replace(one, reader=Reader.PYTHON) for one in settings))
+
+
+START = _of_python(
     "Start and end of a job",
     (
         names(
@@ -28,7 +35,6 @@ START = Group(
             (),
             horovod="HOROVOD_GLOO_IFACE",
             option=Option(("--network-interface", "--network-interfaces"), metavar="NAME[,NAME]"),
-            reader=Reader.PYTHON,
         ),
         seconds(
             "START_TIMEOUT",
@@ -38,38 +44,30 @@ START = Group(
             high=86400,
             horovod="HOROVOD_START_TIMEOUT",
             option=Option(("--start-timeout",), metavar="SECONDS"),
-            reader=Reader.PYTHON,
         ),
         text(
             "SECRET",
             "The job's secret, the same text on all ranks. `tfring run`, MPI and jobs on one "
             "host need none ([Security](security.md)).",
-            reader=Reader.PYTHON,
         ),
         path(
             "SECRET_FILE",
             "File of mode 0600 with the secret, in place of `SECRET`.",
-            reader=Reader.PYTHON,
         ),
         flag(
             "INSECURE",
             "A job over several hosts may start without a secret. Anybody who reaches it can join.",
             False,
-            reader=Reader.PYTHON,
         ),
-        text(
-            "JOB_ID", "Tells jobs apart that use the same address or secret.", reader=Reader.PYTHON
-        ),
+        text("JOB_ID", "Tells jobs apart that use the same address or secret."),
         text(
             "BIND_ADDR",
             "The address at which this rank listens; `0.0.0.0` for all.",
-            reader=Reader.PYTHON,
         ),
         text(
             "ADVERTISE_ADDR",
             "The address at which other ranks reach this one, if it is a different one; with the "
             "port, if that is a different one, too: `192.0.2.7:31000`.",
-            reader=Reader.PYTHON,
         ),
         ports(
             "PORT_RANGE",
@@ -77,26 +75,22 @@ START = Group(
             "and each waiting elastic worker of a host needs one, rank 0 and `tfring run` one or "
             "two more.",
             default_text="any free port",
-            reader=Reader.PYTHON,
         ),
         text(
             "RENDEZVOUS_ADDR",
             "The address where rank 0 listens while the job starts.",
-            reader=Reader.PYTHON,
         ),
         count(
             "RENDEZVOUS_PORT",
             "The port of `RENDEZVOUS_ADDR`. If it is set, tfring tries no other port.",
             low=1,
             high=65535,
-            reader=Reader.PYTHON,
         ),
         count(
             "PODS",
             "How many pods an indexed Job of Kubernetes has ([Kubernetes](kubernetes.md)).",
             low=1,
             high=1 << 20,
-            reader=Reader.PYTHON,
         ),
         count(
             "POD_SLOTS",
@@ -104,7 +98,6 @@ START = Group(
             1,
             low=1,
             high=1 << 20,
-            reader=Reader.PYTHON,
         ),
         count(
             "STOPPED_EXIT_CODE",
@@ -112,7 +105,6 @@ START = Group(
             "if all ranks stop cleanly after a signal. 0 means that the training is done.",
             75,
             high=255,
-            reader=Reader.PYTHON,
         ),
         seconds(
             "STOP_TIMEOUT",
@@ -121,7 +113,6 @@ START = Group(
             "([Checkpoints](checkpoints.md#sigterm)).",
             low=0.0,
             high=1e9,
-            reader=Reader.PYTHON,
         ),
         choice(
             "COMMIT_COPIES",
@@ -130,12 +121,11 @@ START = Group(
             "auto",
             choices=("auto", "off"),
             also=words("auto", "off"),
-            reader=Reader.PYTHON,
         ),
     ),
 )
 
-CHECKS = Group(
+CHECKS = _of_python(
     "Checks of the training",
     (
         flag(
@@ -143,32 +133,28 @@ CHECKS = Group(
             "tfring checks the first steps: equal weights, different batches, reduced gradients "
             "([Failures](failures.md#weights-that-differ)).",
             True,
-            reader=Reader.PYTHON,
         ),
         flag(
             "DIVERGENCE_GUARD",
             "`fit` compares the weights of all ranks after each epoch "
             "([Failures](failures.md#weights-that-differ)).",
             True,
-            reader=Reader.PYTHON,
         ),
     ),
 )
 
-RECORDS = Group(
+RECORDS = _of_python(
     "Records, timelines and metrics",
     (
         flag(
             "RECORD",
             "Each rank keeps a record of what it calls and runs.",
             True,
-            reader=Reader.PYTHON,
         ),
         path(
             "RECORD_DIR",
             "Folder for the records, which then stay. By default they are in /dev/shm while the "
             "job runs, and longer if it fails.",
-            reader=Reader.PYTHON,
         ),
         choice(
             "TRACEBACK",
@@ -177,14 +163,12 @@ RECORDS = Group(
             "only counted; `full` is all that Python writes.",
             "short",
             choices=("short", "full"),
-            reader=Reader.PYTHON,
         ),
         flag(
             "STACKS",
             "This rank shows what its threads do, to `tfring stacks` and on SIGUSR1 ([Live "
             "view](live.md)).",
             True,
-            reader=Reader.PYTHON,
         ),
         path(
             "TIMELINE",
@@ -196,7 +180,6 @@ RECORDS = Group(
                 metavar="FILE",
                 help="Write a timeline of the job for Perfetto: tfring help timeline.",
             ),
-            reader=Reader.PYTHON,
         ),
         count(
             "TIMELINE_MEGABYTES",
@@ -204,27 +187,21 @@ RECORDS = Group(
             64,
             low=1,
             high=64 << 10,
-            reader=Reader.PYTHON,
         ),
         count(
             "METRICS_PORT",
             "Local rank r serves Prometheus at this port plus r. 0: any port. Without it there "
             "is no endpoint ([Metrics](metrics.md)).",
             high=65535,
-            reader=Reader.PYTHON,
         ),
-        address(
-            "METRICS_ADDR", "The IP address of this endpoint.", "127.0.0.1", reader=Reader.PYTHON
-        ),
+        address("METRICS_ADDR", "The IP address of this endpoint.", "127.0.0.1"),
         path(
             "METRICS_TOKEN_FILE",
             "File of mode 0600 with the bearer token that the endpoint asks for.",
-            reader=Reader.PYTHON,
         ),
         path(
             "LIB_DIR",
             "Folder of the compiled libraries, for developers.",
-            reader=Reader.PYTHON,
             internal=True,
         ),
     ),

@@ -19,13 +19,11 @@ from tfring.job.store import (
     Limits,
     PrefixStore,
     ServerLimits,
-    StoreAuthError,
     StoreConnectionError,
     StoreLimitError,
     StoreTimeoutError,
     TCPStore,
 )
-from tfring.job.store.tcp import connection as client_module
 from tfring.job.store.tcp.messages import Answer, Kind, Op, Request
 
 KEY = job_key(SECRET, "store")
@@ -145,25 +143,6 @@ def test_frames_that_the_client_did_not_send(tcp, where):
     channel.sock.sendall(frame)
     assert is_dropped(channel.sock)
     assert not tcp.server.check(["k"])
-
-
-def test_strangers(tcp):
-    dice, store = random.Random(2), tcp.client()
-    strangers = []
-    for _ in range(12):
-        sock = socket.create_connection(("localhost", tcp.server.port))
-        sock.sendall(dice.choice([b"GET / HTTP/1.1\r\n\r\n", b"TFRING", dice.randbytes(80), b""]))
-        strangers.append(sock)
-        assert store.add("n", 1) == len(strangers)
-    for sock in strangers:
-        sock.close()
-
-
-def test_another_secret_is_refused(tcp, monkeypatch):
-    monkeypatch.setattr(client_module, "_WRONG_SECRET_SECONDS", 0.01)
-    monkeypatch.setattr(client_module, "_ATTEMPT_SECONDS", 0.2)
-    with pytest.raises(StoreAuthError, match="wrong secret"):
-        TCPStore("localhost", tcp.server.port, timeout=LIMIT, secret="w" * 64)
 
 
 def test_without_a_secret_a_store_is_for_this_host(monkeypatch):
