@@ -60,8 +60,6 @@ class ProcessSet:
         self._ranks: list[int] | None = None
         # Why it is not registered, if there is more to say than that nobody has registered it.
         self._why = ""
-        # It is COMM_NULL on this rank, and the other ranks registered several sets in its place.
-        self._null_on_this_rank = False
         self.barrier_lock = threading.Lock()
         if communicators.is_communicator(ranks_or_comm):
             self.mpi_comm = ranks_or_comm

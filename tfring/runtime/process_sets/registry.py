@@ -27,7 +27,8 @@ _INVALID_ARGUMENT = 3
 # Guards what follows, and whether a ProcessSet is registered.
 _lock = threading.Lock()
 _registered: dict[int, ProcessSet] = {}
-_null_here: list[ProcessSet] = []  # those with _null_on_this_rank
+# COMM_NULL on this rank, where the other ranks registered several sets in their place.
+_null_here: list[ProcessSet] = []
 _generation = 0
 _exchanges = itertools.count()  # numbers the exchanges of a generation, for their names
 _mpi_group: Any = None  # of the job's ranks, where MPI brought them together
@@ -63,10 +64,10 @@ def _forget_all() -> None:
     with _lock:
         _generation += 1
         for process_set in (*_registered.values(), *_null_here):
-            _unregister(
-                process_set,
+            process_set.process_set_id = None
+            process_set._why = (
                 "shutdown() has removed it; pass it to init(process_sets=[...]) or to "
-                "add_process_set again",
+                "add_process_set again"
             )
         _registered.clear()
         _null_here.clear()
@@ -189,25 +190,22 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set is global_process_set:
         return False
     with _lock:
-        set_id, null_here = process_set.process_set_id, process_set._null_on_this_rank
-        why = process_set._why
-        if set_id is None and not null_here:
+        set_id, why = process_set.process_set_id, process_set._why
+        if set_id is None and not any(one is process_set for one in _null_here):
             raise ValueError(f"{process_set} is not registered: {process_set._advice()}")
         # From here on no thread of this rank begins a collective in it.
-        _unregister(
-            process_set, "remove_process_set has removed it; add_process_set registers it again"
-        )
+        process_set.process_set_id = None
+        process_set._why = "remove_process_set has removed it; add_process_set registers it again"
         generation = _generation
     try:
         _remove(process_set, set_id)
     except BaseException:
         with _lock:
             if generation == _generation:
-                process_set.process_set_id = set_id
-                process_set._null_on_this_rank = null_here
-                process_set._why = why
+                process_set.process_set_id, process_set._why = set_id, why
         raise
     with _lock:
+        _null_here[:] = [one for one in _null_here if one is not process_set]
         if set_id is not None and _registered.get(set_id) is process_set:
             del _registered[set_id]
     return True
@@ -224,37 +222,19 @@ def _remove(process_set: ProcessSet, set_id: int | None) -> None:
             _native.core.remove_process_set(each)
 
 
-def _register(process_set: ProcessSet, set_id: int, generation: int) -> None:
-    """Makes a set usable that the runtime has."""
+def _register(process_set: ProcessSet, set_id: int | None, generation: int) -> None:
+    """Makes a set usable that the runtime has; None: others made several sets in its place."""
     with _lock:
-        _check_generation(process_set, generation)
-        process_set._why = ""
-        process_set._null_on_this_rank = False
-        process_set.process_set_id = set_id
-        _registered[set_id] = process_set
-
-
-def _register_null(process_set: ProcessSet, generation: int) -> None:
-    """Notes that the other ranks made several sets in the place of this one."""
-    with _lock:
-        _check_generation(process_set, generation)
-        process_set._ranks = []
-        process_set._null_on_this_rank = True
+        if generation != _generation:
+            raise ValueError(f"{process_set} was not registered: shutdown() came in between")
+        process_set.process_set_id, process_set._why = set_id, ""
+        if set_id is not None:
+            _registered[set_id] = process_set
+            return
         process_set._why = (
             "it is COMM_NULL on this rank, and the other ranks made several sets in its place"
         )
         _null_here.append(process_set)
-
-
-def _check_generation(process_set: ProcessSet, generation: int) -> None:
-    if generation != _generation:
-        raise ValueError(f"{process_set} was not registered: shutdown() came in between")
-
-
-def _unregister(process_set: ProcessSet, why: str) -> None:
-    process_set.process_set_id = None
-    process_set._null_on_this_rank = False
-    process_set._why = why
 
 
 def _add_ranks(ranks: list[int]) -> int:
@@ -276,11 +256,8 @@ def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
     set_ids = {tuple(wanted): _add_ranks(wanted) for wanted in distinct}
     for place, process_set in enumerate(process_sets):
         ranks = agreement.own_set(places, own, place)
-        process_set._ranks = ranks
-        if ranks is not None:
-            _register(process_set, set_ids[tuple(ranks)], generation)
-        else:
-            _register_null(process_set, generation)
+        process_set._ranks = ranks or []
+        _register(process_set, set_ids[tuple(ranks)] if ranks else None, generation)
 
 
 def _proposal(process_sets: Sequence[ProcessSet]) -> SetProposal:
