@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.peers.task import Call, Place, serve
-from tfring.bench.shapes import shape_of
+from tfring.bench.options import shape_of
 
 
 class Gloo:

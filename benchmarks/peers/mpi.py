@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring.bench.shapes import shape_of
+from tfring.bench.options import shape_of
 
 _WITHOUT_TYPE = ("float16", "bfloat16")  # MPI cannot sum these dtypes
 

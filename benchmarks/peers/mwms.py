@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.peers.task import Call, Place, serve
 from tfring.bench import models
-from tfring.bench.shapes import shape_of
+from tfring.bench.options import shape_of
 
 
 class MultiWorker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -67,10 +66,6 @@ class Notebook:
     async def interrupt(self) -> None:
         """Interrupts the kernel, as Jupyter's button does."""
         await self.client.km.interrupt_kernel()
-
-    async def kill(self) -> None:
-        """Kills the kernel with SIGKILL, as Linux does when memory is short."""
-        os.kill(self.client.km.provisioner.process.pid, 9)
 
     def _observe(self, message: Any, cell: Any, number: int) -> Any:
         content = message["content"]

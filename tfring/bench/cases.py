@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfring.bench import models
-from tfring.bench.options import BUS_FACTORS, BenchOptions
+from tfring.bench.options import BUS_FACTORS, BenchOptions, shape_of
 from tfring.bench.result import ALONE, BARE, CALL, COPY, Row, measured_row
 from tfring.bench.samples import Array
-from tfring.bench.shapes import shape_of
 from tfring.collectives.allgather import allgather
 from tfring.collectives.allreduce import allreduce, grouped_allreduce
 from tfring.collectives.alltoall import alltoall

@@ -1,4 +1,7 @@
-"""The options of ``tfring bench`` that say what is measured."""
+"""What ``tfring bench`` measures: its options, and how many elements a collective has.
+
+A collective has them on each rank, for so many bytes. As nccl-tests counts them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
+ITEM_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+}
+DTYPES = tuple(ITEM_BYTES)
 STEPS = ("mlp", "cnn")
 # Which part of the bytes crosses the busiest link with n ranks, as nccl-tests counts it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -147,3 +159,36 @@ def _bytes(option: str, text: str) -> int:
     if not 1 <= count <= _MOST_BYTES:
         raise ValueError(f"{option} {text}: it has to be from 1 to {_MOST_BYTES} bytes (16 GiB)")
     return count
+
+
+class Shape(NamedTuple):
+    """Elements of a rank's input and output, and what both describe: the bytes of the whole."""
+
+    given: int
+    received: int
+    bytes: int
+
+
+def shape_of(collective: str, size: int, dtype: str, ranks: int) -> Shape:
+    """Returns the shape of a collective.
+
+    The bytes are those of the larger of a rank's input and output; for gather the root's output,
+    for scatter its input. Where each rank has a part they are rounded up to equal parts.
+
+    Args:
+        collective: Its name.
+        size: How many bytes.
+        dtype: Of the elements.
+        ranks: How many ranks.
+    """
+    item = ITEM_BYTES[dtype]
+    part = max(1, -(-size // (item * ranks)))
+    whole = part * ranks
+    if collective in ("allreduce", "broadcast", "reduce"):
+        count = max(1, size // item)
+        return Shape(count, count, count * item)
+    if collective in ("allgather", "gather"):
+        return Shape(part, whole, whole * item)
+    if collective in ("reducescatter", "scatter"):
+        return Shape(whole, part, whole * item)
+    return Shape(whole, whole, whole * item)  # alltoall

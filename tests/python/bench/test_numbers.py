@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfring.bench import samples, timing
-from tfring.bench.options import BUS_FACTORS
-from tfring.bench.shapes import Shape, shape_of
+from tfring.bench.options import BUS_FACTORS, Shape, shape_of
 from tfring.bench.shared_barrier import SharedBarrier, file_size
 
 

@@ -1,9 +1,7 @@
 """tfring.run from notebooks, in real kernels."""
 
 import ast
-import os
 import re
-import time
 
 import launcher_tools as tools
 import notebooks
@@ -17,14 +15,6 @@ def pids_in(text):
     """The process ids of the ranks, as WAITING prints them."""
     (line,) = re.findall(r"BEGUN by (.*)", text)
     return [int(pid) for pid in line.split()]
-
-
-def wait_until_gone(pids):
-    """For a killed kernel: its ranks end soon, at no promised time."""
-    deadline = time.monotonic() + 60
-    while any(tools.alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return [pid for pid in pids if tools.alive(pid)]
 
 
 def cells_with_functions(seen):
@@ -129,18 +119,6 @@ def test_interrupting_the_kernel_ends_the_ranks(tmp_path):
     assert len(pids) == 2
     assert not any(tools.alive(pid) for pid in pids)
     assert book.printed[2] == "next\n"
-
-
-def test_no_rank_outlives_a_kernel_that_was_killed(tmp_path):
-    book = notebooks.Notebook([WAITING, "run()"], tmp_path, {"BEGUN": notebooks.Notebook.kill})
-    with pytest.raises(Exception, match="died"):
-        book.run()
-    pids = pids_in(book.printed[1])
-    assert len(pids) == 2
-    left = wait_until_gone(pids)
-    for pid in left:
-        os.kill(pid, 9)
-    assert left == []
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """tfring.run: a function on several processes, its results by rank."""
 
-import socket
-
 import launcher_tools as tools
 import pytest
 
@@ -109,25 +107,6 @@ def test_failures(tmp_path):
 def test_impossible_parameters(options, error, text):
     with pytest.raises(error, match=text):
         tfring.run(print, **options)
-
-
-def test_the_function_is_sent_only_to_processes_that_know_the_secret():
-    """The server closes other connections and goes on."""
-    with FunctionServer(b"the function", bind("127.0.0.1", 0, 16)) as server:
-        where = server.environment
-        address = (where["TFRING_X_FUNCTION_ADDR"], int(where["TFRING_X_FUNCTION_PORT"]))
-        for greeting in (b"GET / HTTP/1.0\r\n\r\n".ljust(200), bytes(200)):
-            with socket.create_connection(address, timeout=20) as stranger:
-                stranger.sendall(greeting)
-                received = b""
-                try:
-                    while chunk := stranger.recv(100):
-                        received += chunk
-                except ConnectionError:
-                    pass
-                assert b"the function" not in received
-        with pytest.raises(RuntimeError, match="without a result: 0"):
-            server.results(1, 1)
 
 
 def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch):
