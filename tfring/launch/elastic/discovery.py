@@ -128,7 +128,11 @@ class DiscoveryScript:
     def _work(self) -> None:
         while not self._closing.is_set():
             began = time.monotonic()
-            changed, note = self._discovered.take(*self._run())
+            try:
+                result = self._run()
+            except OSError as error:  # no process more can be made
+                result = 126, "", str(error)
+            changed, note = self._discovered.take(*result)
             if self._closing.is_set():
                 return
             if note:
@@ -163,7 +167,7 @@ class DiscoveryScript:
 
 def _kill(process: subprocess.Popen[str]) -> None:
     """Kills a script with all that it has started."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
