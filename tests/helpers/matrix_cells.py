@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,10 +40,9 @@ class Cell:
         row: Row,
         dtype: str,
         team: Team,
-        around: Callable[..., list[Any]] = matrix.directly,
         differentiated: Sequence[str] = matrix.DIFFERENTIATED,
     ) -> None:
-        self.row, self.dtype, self.team, self.around = row, dtype, team, around
+        self.row, self.dtype, self.team = row, dtype, team
         self.xs = [
             [
                 matrix.value(dtype, shape, seed=100 * p + i)
@@ -64,13 +63,7 @@ class Cell:
 
     def call(self, tensors: list[Any]) -> list[Any]:
         """Calls the collective; returns its results."""
-        like = [
-            np.asarray(want).astype(np.int32 if i else matrix.dtype_of(self.dtype))
-            if self.row.collective == "alltoall"
-            else np.asarray(want).astype(matrix.dtype_of(self.dtype))
-            for i, want in enumerate(self.results[self.team.position])
-        ]
-        return self.around(lambda xs: self.row.call(xs, self.team), tensors, like)
+        return self.row.call(tensors, self.team)
 
     def build(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
         """The results, and the gradients of their weighted sum."""

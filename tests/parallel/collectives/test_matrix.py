@@ -14,9 +14,7 @@ import matrix_cells
 import pytest
 from matrix import Mode, Team
 from matrix_rows import COLLECTIVES, ROWS
-from tiers import slow
 
-import tfring
 from tfring.ops import library
 
 
@@ -27,10 +25,9 @@ def teams() -> Iterator[dict[str, Team]]:
         yield made
 
 
-# The quick tests of functions without XLA are those of control flow. With another number of ranks
-# eager calls give values and gradients at the least cost. Shapes that XLA compiles depend on the
-# number, too.
-QUICK = {("all", "eager"), ("all", "jit"), ("halves", "eager")}
+# With another number of ranks eager calls give values and gradients at the least cost. Shapes that
+# XLA compiles depend on the number, too.
+QUICK = {("all", "eager"), ("all", "function"), ("all", "jit"), ("halves", "eager")}
 ANY_RANKS = {("all", "eager"), ("halves", "eager"), ("halves", "function"), ("halves", "jit")}
 
 
@@ -60,46 +57,6 @@ def test_matrix(team: str, mode: Mode, collective: str, teams: dict[str, Team]) 
         return [cell.build([next(rest) for _ in cell.inputs]) for cell in cells]
 
     got = mode.run(build, [x for cell in cells for x in cell.inputs])
-    for cell, (results, gradients) in zip(cells, got, strict=True):
-        cell.check(results, gradients)
-
-
-@pytest.mark.parametrize("around", sorted(matrix.CONTROL_FLOW))
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize(
-    ("team", "dtype", "variants"),
-    [
-        ("all", "float32", "first"),
-        slow("all", "float32", "others"),
-        pytest.param("halves", "complex64", "all", marks=[pytest.mark.slow, pytest.mark.any_ranks]),
-    ],
-)
-def test_matrix_inside_control_flow(
-    team: str,
-    dtype: str,
-    variants: str,
-    around: str,
-    collective: str,
-    teams: dict[str, Team],
-) -> None:
-    """Values and gradients through a loop and through a condition."""
-    if team == "halves" and tfring.size() < 3:
-        pytest.skip("each half has one rank")
-    rows = [row for row in ROWS if row.collective == collective]
-    rows = {"first": rows[:1], "others": rows[1:], "all": rows}[variants]
-    if not rows:
-        pytest.skip("it has one variant")
-    make = matrix.CONTROL_FLOW[around]
-    cells = [
-        matrix_cells.Cell(row, dtype if dtype in row.dtypes else "float32", teams[team], make)
-        for row in rows
-    ]
-
-    def build(tensors: list[Any]) -> list[tuple[list[Any], list[Any]]]:
-        rest = iter(tensors)
-        return [cell.build([next(rest) for _ in cell.inputs]) for cell in cells]
-
-    got = matrix.run_in_function(build, [x for cell in cells for x in cell.inputs])
     for cell, (results, gradients) in zip(cells, got, strict=True):
         cell.check(results, gradients)
 
