@@ -110,9 +110,8 @@ class Cluster {
   // True if users shut down when a call is cancelled. In workloads with joins they must: without
   // the cancelled join the rest of a user's script does not fit the scripts of the others.
   bool UsersLeaveOnCancel() const {
-    return (options_.workload == "random" || options_.workload == "withdrawals" ||
-            options_.workload == "locked" || options_.workload == "steady") &&
-           (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize);
+    const bool joins = options_.workload != "subsets" && options_.workload != "triangle";
+    return options_.fault == Fault::kResize || (options_.fault == Fault::kGoodbye && joins);
   }
 
   // The simulated process around the engine.
@@ -127,7 +126,6 @@ class Cluster {
   void ReleaseCall(Rank rank, CallId id, const Status& status);
   void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
-  // cluster_checks.cc
   bool NothingFollows(Rank rank, const EngineEvents& events) const;
   void CheckFrames(Rank rank, bool locked, const EngineEffects& effects);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "ops/sim/cluster.h"
 
 // The simulated users of a Cluster, and the text forms of its options.

@@ -74,7 +74,11 @@ class LockedWorkload {
     if (random_.Percent(30)) AddLateCalls();
     for (int64_t rounds = random_.Between(4, 24); rounds > 0; --rounds) AddRound();
     if (random_.Percent(20)) AddJoin();
-    if (number < failures_) AddFailures();
+    if (number < failures_) {
+      AddFailures(
+          kGlobalProcessSet, all_, &random_, [this] { return random_.Below(20 * kMillisecond); },
+          &present_);
+    }
     attempts_.resize(static_cast<size_t>(ranks_));
     for (Rank rank = 0; rank < ranks_; ++rank) {
       for (Phase& phase : present_[rank].phases) {
@@ -211,44 +215,8 @@ class LockedWorkload {
       }
       Flush();
     }
-    for (Rank rank : all_) {
-      Call join;
-      join.request.name = "join";
-      join.request.kind = CollectiveKind::kJoin;
-      join.participants = all_;
-      phases_[rank].push_back(std::move(join));
-    }
+    for (Rank rank : all_) phases_[rank].push_back(JoinOf(kGlobalProcessSet, all_));
     Flush();
-  }
-
-  // As in the withdrawal workload: on one rank the step fails at its end at the latest, and one
-  // rank is always missing from the last call of the others.
-  void AddFailures() {
-    const Rank first = random_.Pick(all_);
-    for (Rank rank : all_) {
-      AttemptScript& script = present_[rank];
-      if (random_.Percent(rank == first ? 60 : 20)) {
-        script.fails_after = random_.Below(20 * kMillisecond);
-      }
-      if (rank == first) {
-        script.fails_at_end = true;
-        DropJoin(&script);
-        continue;
-      }
-      Call last;
-      last.request.name = "last";
-      last.request.shapes = {{2}};
-      last.expected = StatusCode::kAborted;
-      script.phases.push_back({std::move(last)});
-    }
-  }
-
-  static void DropJoin(AttemptScript* script) {
-    const auto joins = [](const Phase& phase) {
-      return phase[0].request.kind == CollectiveKind::kJoin;
-    };
-    script->phases.erase(std::remove_if(script->phases.begin(), script->phases.end(), joins),
-                         script->phases.end());
   }
 
   void Flush() {

@@ -41,11 +41,14 @@ class RandomWorkload {
   void Begin(bool changes) {
     changes_ = changes;
     workload_.config = RandomConfig(&random_);
-    workload_.scripts.resize(static_cast<size_t>(ranks_));
+    scripts_.resize(static_cast<size_t>(ranks_));
   }
 
   Workload Finish() {
     for (int64_t sections = random_.Between(4, 9); sections > 0; --sections) AddSection();
+    for (std::vector<Phase>& script : scripts_) {
+      workload_.users.push_back({{kGlobalProcessSet, false, {{std::move(script)}}}});
+    }
     return std::move(workload_);
   }
 
@@ -72,7 +75,7 @@ class RandomWorkload {
   void Flush() {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       workload_.largest_phase = std::max(workload_.largest_phase, phases_[rank].size());
-      if (!phases_[rank].empty()) workload_.scripts[rank].push_back(std::move(phases_[rank]));
+      if (!phases_[rank].empty()) scripts_[rank].push_back(std::move(phases_[rank]));
       phases_[rank].clear();
     }
   }
@@ -176,12 +179,8 @@ class RandomWorkload {
     members.resize(
         static_cast<size_t>(random_.Between(1, static_cast<int64_t>(members.size()) - 1)));
     for (Rank rank : members) {
-      Call call;
-      call.request.name = "op1";
-      call.request.process_set = set;
-      call.request.shapes = {{2}};
-      call.removed = true;
-      phases_[rank].push_back(std::move(call));
+      phases_[rank].push_back(PlainCall("op1", set));
+      phases_[rank].back().removed = true;
     }
   }
 
@@ -203,7 +202,7 @@ class RandomWorkload {
         }
         for (auto& [rank, call] : calls_.Calls(op, present, Flaw::kNone)) {
           if (blocking[rank]) {
-            workload_.scripts[rank].push_back({std::move(call)});
+            scripts_[rank].push_back({std::move(call)});
           } else {
             phases_[rank].push_back(std::move(call));
           }
@@ -212,17 +211,12 @@ class RandomWorkload {
     }
     for (Phase& phase : phases_) random_.Shuffle(&phase);
     for (Rank rank : joining) {
-      Call call;
-      call.request.name = "join";
-      call.request.kind = CollectiveKind::kJoin;
-      call.request.process_set = joined_set;
-      call.participants = joining;
       // Sometimes without waiting for the rest.
       if (random_.Percent(50) && !phases_[rank].empty()) {
-        workload_.scripts[rank].push_back(std::move(phases_[rank]));
+        scripts_[rank].push_back(std::move(phases_[rank]));
         phases_[rank].clear();
       }
-      phases_[rank].push_back(std::move(call));
+      phases_[rank].push_back(JoinOf(joined_set, joining));
     }
     workload_.largest_phase = std::max<size_t>(workload_.largest_phase, 16);
     Flush();
@@ -233,8 +227,9 @@ class RandomWorkload {
   RandomCalls calls_;
   bool changes_ = false;
   ProcessSetId last_id_ = kGlobalProcessSet;
-  Sets sets_;                  // the sets of all ranks at this point of their scripts
-  std::vector<Phase> phases_;  // by rank
+  Sets sets_;                                // the sets of all ranks at this point of their scripts
+  std::vector<Phase> phases_;                // by rank
+  std::vector<std::vector<Phase>> scripts_;  // by rank
   Workload workload_;
 };
 

@@ -1,8 +1,10 @@
 #ifndef TFRING_OPS_SIM_VIRTUAL_CLOCK_H_
 #define TFRING_OPS_SIM_VIRTUAL_CLOCK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/types.h"
@@ -18,11 +20,23 @@ class VirtualClock {
   TimePoint Now() const { return now_; }
 
   // Plans `action` for `when`, or for now if `when` has passed.
-  void At(TimePoint when, std::function<void()> action);
+  void At(TimePoint when, std::function<void()> action) {
+    heap_.push_back(Event{std::max(when, now_), next_order_++, std::move(action)});
+    std::push_heap(heap_.begin(), heap_.end(), Later);
+  }
   void After(Duration delay, std::function<void()> action) { At(now_ + delay, std::move(action)); }
 
   // Runs the next event; false if there is none.
-  bool RunOne();
+  bool RunOne() {
+    if (heap_.empty()) return false;
+    std::pop_heap(heap_.begin(), heap_.end(), Later);
+    Event event = std::move(heap_.back());
+    heap_.pop_back();
+    now_ = event.when;
+    ++events_run_;
+    event.action();
+    return true;
+  }
 
   int64_t events_run() const { return events_run_; }
 

@@ -37,23 +37,25 @@ class WithdrawalWorkload {
   }
 
  private:
-  using Attempts = std::map<Rank, AttemptScript>;
+  using Attempts = std::vector<AttemptScript>;  // by rank
 
   void AddSet(ProcessSetId set, const std::vector<Rank>& members, bool joins) {
     std::map<Rank, UserScript> users;
     for (Rank rank : members) users[rank].process_set = set;
     const int64_t failures = random_.Below(4);
     for (int64_t number = 0; number <= failures; ++number) {
-      Attempts attempt;
-      for (Rank rank : members) attempt[rank] = {};
+      Attempts attempt(static_cast<size_t>(ranks_));
       if (joins && random_.Percent(30)) {
         AddJoin(set, members, &attempt);
       } else {
         AddPhases(set, members, &attempt);
       }
       if (set == kGlobalProcessSet) ChangeSets(number == failures, &attempt);
-      if (number < failures) AddFailures(set, members, &attempt);
-      for (auto& [rank, script] : attempt) {
+      if (number < failures) {
+        AddFailures(set, members, &random_, [this] { return MomentOfFailure(); }, &attempt);
+      }
+      for (Rank rank : members) {
+        AttemptScript& script = attempt[rank];
         for (Phase& phase : script.phases) {
           // Some users make their calls in runs, others one by one.
           const bool in_run = random_.Percent(40);
@@ -117,21 +119,13 @@ class WithdrawalWorkload {
       if (Registered(request.set_ranks)) return;
       sets_.push_back(request.set_ranks);
     }
-    for (auto& [rank, script] : *attempt) {
+    for (AttemptScript& script : *attempt) {
       Call call;
       call.request = request;
       call.participants = sets_[0];
       // A join would end the attempt for this rank, so the call comes before it.
       script.phases.insert(script.phases.begin(), {std::move(call)});
     }
-  }
-
-  static Call PlainCall(const std::string& name, ProcessSetId set) {
-    Call call;
-    call.request.name = name;
-    call.request.process_set = set;
-    call.request.shapes = {{2}};
-    return call;
   }
 
   void AddPhases(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
@@ -176,49 +170,13 @@ class WithdrawalWorkload {
     for (Rank rank : members) {
       random_.Shuffle(&calls[rank]);
       if (random_.Percent(50)) Flush(rank, &calls[rank], attempt);  // waits before it joins
-      Call join;
-      join.request.name = "join";
-      join.request.kind = CollectiveKind::kJoin;
-      join.request.process_set = set;
-      join.participants = members;
-      calls[rank].push_back(std::move(join));
+      calls[rank].push_back(JoinOf(set, members));
       (*attempt)[rank].phases.push_back(std::move(calls[rank]));
-    }
-  }
-
-  // On one rank the step fails at its end at the latest, so a rank is always missing from the last
-  // call of the others.
-  void AddFailures(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
-    const Rank first = random_.Pick(members);
-    for (Rank rank : members) {
-      AttemptScript& script = (*attempt)[rank];
-      if (random_.Percent(rank == first ? 60 : 20)) script.fails_after = MomentOfFailure();
-      if (rank == first) {
-        script.fails_at_end = true;
-        DropJoin(&script);
-        continue;
-      }
-      Call last = PlainCall("last", set);
-      last.expected = StatusCode::kAborted;
-      script.phases.push_back({std::move(last)});
     }
   }
 
   Duration MomentOfFailure() {
     return random_.Below(random_.Percent(30) ? 100 * kMicrosecond : 5000 * kMicrosecond);
-  }
-
-  static void DropJoin(AttemptScript* script) {
-    for (Phase& phase : script->phases) {
-      const auto is_join = [](const Call& call) {
-        return call.request.kind == CollectiveKind::kJoin;
-      };
-      phase.erase(std::remove_if(phase.begin(), phase.end(), is_join), phase.end());
-    }
-    auto& phases = script->phases;
-    phases.erase(std::remove_if(phases.begin(), phases.end(),
-                                [](const Phase& phase) { return phase.empty(); }),
-                 phases.end());
   }
 
   const int ranks_;

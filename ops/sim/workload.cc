@@ -2,8 +2,22 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace tfring::sim {
+namespace {
+
+void DropJoin(AttemptScript* script) {
+  const auto is_join = [](const Call& call) { return call.request.kind == CollectiveKind::kJoin; };
+  std::vector<Phase>& phases = script->phases;
+  for (Phase& phase : phases) {
+    phase.erase(std::remove_if(phase.begin(), phase.end(), is_join), phase.end());
+  }
+  const auto is_empty = [](const Phase& phase) { return phase.empty(); };
+  phases.erase(std::remove_if(phases.begin(), phases.end(), is_empty), phases.end());
+}
+
+}  // namespace
 
 Shape RandomShape(Random* random) {
   Shape shape;
@@ -55,6 +69,40 @@ std::vector<Rank> SomeRanks(int ranks, Random* random) {
   some.resize(static_cast<size_t>(random->Between(1, ranks)));
   std::sort(some.begin(), some.end());
   return some;
+}
+
+Call JoinOf(ProcessSetId set, const std::vector<Rank>& members) {
+  Call join;
+  join.request.name = "join";
+  join.request.kind = CollectiveKind::kJoin;
+  join.request.process_set = set;
+  join.participants = members;
+  return join;
+}
+
+Call PlainCall(const std::string& name, ProcessSetId set) {
+  Call call;
+  call.request.name = name;
+  call.request.process_set = set;
+  call.request.shapes = {{2}};
+  return call;
+}
+
+void AddFailures(ProcessSetId set, const std::vector<Rank>& members, Random* random,
+                 const std::function<Duration()>& moment, std::vector<AttemptScript>* scripts) {
+  const Rank first = random->Pick(members);
+  for (Rank rank : members) {
+    AttemptScript& script = (*scripts)[rank];
+    if (random->Percent(rank == first ? 60 : 20)) script.fails_after = moment();
+    if (rank == first) {
+      script.fails_at_end = true;
+      DropJoin(&script);
+      continue;
+    }
+    Call last = PlainCall("last", set);
+    last.expected = StatusCode::kAborted;
+    script.phases.push_back({std::move(last)});
+  }
 }
 
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {

@@ -2,6 +2,7 @@
 #define TFRING_OPS_SIM_WORKLOAD_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,6 @@ struct UserScript {
 // cannot deadlock.
 struct Workload {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> sets;
-  std::vector<std::vector<Phase>> scripts;     // by rank, for one user each; or `users`
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
@@ -71,6 +71,13 @@ std::vector<DataPath> RandomPaths(int ranks, Random* random);
 DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random);
 std::vector<Rank> AllRanks(int ranks);
 std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascending
+Call JoinOf(ProcessSetId set, const std::vector<Rank>& members);
+Call PlainCall(const std::string& name, ProcessSetId set);  // an allreduce
+
+// On one member the step fails at its end at the latest, so a rank is always missing from the last
+// call of the others. `moment` draws when a step fails. The scripts are by rank.
+void AddFailures(ProcessSetId set, const std::vector<Rank>& members, Random* random,
+                 const std::function<Duration()>& moment, std::vector<AttemptScript>* scripts);
 
 // Makes the workload of this name. InvalidArgument for an unknown name or a size that does not suit
 // the workload.

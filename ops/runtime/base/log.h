@@ -26,9 +26,9 @@ TFRING_EXPORT bool LogEnabled(LogLevel level);
 // terminal (Ctrl-S) or a file on a full disk: a thread writes each line with a single write. If
 // more than kMaxLogBytes wait, or stderr takes nothing, lines are dropped and their number is
 // written instead. From level info on, lines with equal text (except digits) are written
-// Config::log_repeats times a minute and then counted; see log_limit.h. At the end of the process
-// the waiting lines are written if stderr takes them within a second. A forked child has no such
-// thread: it writes itself and drops what stderr does not take within kDirectLogLimit.
+// Config::log_repeats times a minute and then counted. At the end of the process the waiting lines
+// are written if stderr takes them within a second. A forked child has no such thread: it writes
+// itself and drops what stderr does not take within kDirectLogLimit.
 TFRING_EXPORT void Log(LogLevel level, const std::string& text, const LogSource& source = {});
 inline constexpr size_t kMaxLogBytes = 1 << 20;
 inline constexpr Duration kDirectLogLimit = kSecond / 10;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "ops/runtime/base/text.h"
+
 namespace tfring {
 namespace {
 
@@ -56,29 +58,11 @@ std::string Date(int64_t time) {
   return text;
 }
 
-// The length of the valid UTF-8 character at the start, or 0 (RFC 3629, table 3-7 of Unicode).
-size_t CharacterLength(std::string_view text) {
-  const auto byte = [&text](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-  }
-  // Longer than needed, half of a surrogate pair, above U+10FFFF.
-  const bool refused = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) ||
-                       (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) >= 0x90);
-  return refused ? 0 : length;
-}
-
 // In quotes, as RFC 8259 wants it.
 std::string JsonString(std::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
-    const size_t length = CharacterLength(text);
+    const size_t length = Utf8Size(text);
     const auto first = static_cast<unsigned char>(text[0]);
     if (length == 0) {
       quoted += "\xEF\xBF\xBD";

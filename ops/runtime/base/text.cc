@@ -22,4 +22,19 @@ std::string FirstAndMore(const std::string& first, size_t count) {
   return count <= 1 ? quoted : quoted + " and " + std::to_string(count - 1) + " more";
 }
 
+size_t Utf8Size(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t size = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  if (size == 0 || text.size() < size) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
+  const bool surrogate = lead == 0xed && byte(1) >= 0xa0;
+  const bool too_high = lead == 0xf4 && byte(1) >= 0x90;
+  return overlong || surrogate || too_high ? 0 : size;
+}
+
 }  // namespace tfring

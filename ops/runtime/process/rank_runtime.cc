@@ -17,7 +17,7 @@
 #include "ops/runtime/process/rank_runtime_parts.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
-#include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
 namespace {

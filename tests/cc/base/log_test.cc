@@ -149,19 +149,14 @@ TEST(SourcesAreInJsonWhileDebugging) {
   Configure(LogLevel::kInfo);
 }
 
-TEST(ATextThatRepeatsIsWrittenSoManyTimesAndThenCounted) {
+TEST(ATextThatRepeatsIsWrittenSoManyTimesAMinute) {
   PipedStderr out;
   Configure(LogLevel::kDebug, 2);
   for (int i = 0; i < 10; ++i) TFRING_LOG(kWarning) << "plan " << i << " is late";
-  for (int i = 0; i < 3; ++i) TFRING_LOG(kInfo) << "tensor " << i;
-  for (int i = 0; i < 4; ++i) TFRING_LOG(kDebug) << i;  // has no limit
-  const std::string text = out.Rest();
-  EXPECT_CONTAINS(text,
-                  "plan 0 is late\n[tfring] warning: plan 1 is late\n[tfring] info: tensor 0");
-  EXPECT_CONTAINS(text, "warning: plan 9 is late (and 7 more like this in ");
-  EXPECT_CONTAINS(text, "info: tensor 2\n");  // one line needs no count
-  EXPECT_CONTAINS(text, "debug: 3\n");
-  EXPECT_TRUE(text.find("plan 2") == std::string::npos);
+  for (int i = 0; i < 3; ++i) TFRING_LOG(kDebug) << i;  // has no limit
+  EXPECT_EQ(out.Rest(),
+            "[tfring] warning: plan 0 is late\n[tfring] warning: plan 1 is late\n"
+            "[tfring] debug: 0\n[tfring] debug: 1\n[tfring] debug: 2\n");
   Configure(LogLevel::kInfo);
 }
 

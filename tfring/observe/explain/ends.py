@@ -14,7 +14,7 @@ from tfring.runtime.texts.ranks import listed, ranks_text
 from tfring.runtime.texts.words import upper_first
 
 # Only the text of an error names the rank at fault. ops/runtime/protocol/ writes it:
-# engine/peer_texts.cc, CancelFor in negotiation/failures.cc, CheckAbsent in negotiation/join.cc,
+# engine/peers.cc, CancelFor in negotiation/failures.cc, CheckAbsent in negotiation/join.cc,
 # and where steps fail.
 _LOST = re.compile(r"rank (\d+) (?:\([^)]*\) )?was lost: (.*?)(?:\. See the log|$)", re.DOTALL)
 _EXCEPTION = re.compile(

@@ -10,7 +10,6 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/protocol/engine/peers.h"
-#include "ops/runtime/protocol/message/nonce.h"
 #include "ops/runtime/protocol/message/wire.h"
 
 namespace tfring {
@@ -28,10 +27,18 @@ class ControlFrames {
   Status Open(std::string_view* frame) const { return TakeNonce(nonce_, frame); }
 
   // `bytes` is an encoded frame.
-  void Send(Rank to, std::string bytes);
+  void Send(Rank to, std::string bytes) {
+    if (to == rank_ || peers_->gone(to)) return;
+    peers_->Sent(to, now_);
+    AddNonce(nonce_, &bytes);
+    frames_.emplace_back(to, std::move(bytes));
+  }
   void Send(Rank to, const Frame& frame) { Send(to, EncodeFrame(frame)); }
   // To all control peers.
-  void Broadcast(const Frame& frame);
+  void Broadcast(const Frame& frame) {
+    const std::string bytes = EncodeFrame(frame);
+    for (const Rank peer : peers_->control_peers()) Send(peer, bytes);
+  }
 
   // Hands over the frames since the last call, in order.
   std::vector<std::pair<Rank, std::string>> Take() { return std::exchange(frames_, {}); }

@@ -11,7 +11,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/protocol/engine/peer_texts.h"
+#include "ops/runtime/protocol/engine/peers.h"
 
 namespace tfring {
 

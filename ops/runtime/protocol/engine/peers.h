@@ -8,7 +8,11 @@
 #include <vector>
 
 #include "ops/runtime/base/config.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/text.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/engine/limits.h"
+#include "ops/runtime/protocol/message/wire.h"
 
 namespace tfring {
 
@@ -98,6 +102,52 @@ class Peers {
   size_t departures_ = 0;  // of control peers
   Rank first_departed_ = kNoRank;
   std::map<Rank, Suspicion> suspicions_;
+};
+
+// The errors that name a rank which was lost or has left. Part of the engine.
+class PeerTexts {
+ public:
+  // `hosts` has host names by rank, or nothing.
+  PeerTexts(Rank rank, std::vector<std::string> hosts, const Peers& peers);
+
+  std::string Name(Rank peer) const { return RankName(peer, hosts_); }
+
+  // Unavailable.
+  Status Lost(Rank peer, const std::string& reason) const;
+  // Cancelled. `what` was running, unless it is empty.
+  Status Left(Rank peer, const std::string& what = "") const;
+
+  // "rank 2 (host h) ended with an exception: ValueError: bad"; "" without an exception.
+  std::string Ended(Rank peer) const { return Ended(peer, peers_.departure_error(peer)); }
+  std::string Ended(Rank peer, const std::string& exception) const;
+
+ private:
+  const Rank rank_;
+  const std::vector<std::string> hosts_;
+  const Peers& peers_;
+};
+
+// The goodbyes that rank 0 has not passed on to the others yet. Part of the engine.
+class Goodbyes {
+ public:
+  void Add(Departure departure) { waiting_.push_back(std::move(departure)); }
+  void Clear() { waiting_.clear(); }
+  bool empty() const { return waiting_.empty(); }
+
+  // When they should go out.
+  TimePoint deadline() const { return waiting_.empty() ? kNever : not_before_; }
+
+  // Hands over all goodbyes. Only the first few keep their error texts.
+  std::vector<Departure> Take(TimePoint now) {
+    std::vector<Departure> taken = std::exchange(waiting_, {});
+    for (size_t i = kErrorsPassedOn; i < taken.size(); ++i) taken[i].error.clear();
+    not_before_ = now + kGoodbyePause;
+    return taken;
+  }
+
+ private:
+  std::vector<Departure> waiting_;
+  TimePoint not_before_ = 0;
 };
 
 }  // namespace tfring

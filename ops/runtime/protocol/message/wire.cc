@@ -10,6 +10,32 @@
 namespace tfring {
 namespace {
 
+constexpr size_t kMinDepartureBytes = 2;  // bounds counts, and so allocation
+
+void WriteDepartures(const std::vector<Departure>& departures, WireWriter* out) {
+  out->Unsigned(departures.size());
+  for (const Departure& departure : departures) {
+    out->Signed(departure.rank);
+    out->String(departure.error);
+  }
+}
+
+// Texts of exceptions come from outside of the runtime, and go into errors that Python reads.
+std::vector<Departure> ReadDepartures(WireReader* in) {
+  std::vector<Departure> departures;
+  const size_t count = in->Count<Departure>(kMinDepartureBytes);
+  if (count == 0) in->Fail();
+  departures.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) {
+    Departure departure;
+    departure.rank = in->Signed32();
+    departure.error = in->String();
+    if (departure.error.size() > kMaxDepartureError || !IsUtf8(departure.error)) in->Fail();
+    departures.push_back(std::move(departure));
+  }
+  return departures;
+}
+
 // Flags that say which optional parts of a Request or a Plan follow.
 constexpr uint8_t kHasPrescale = 1;
 constexpr uint8_t kHasPostscale = 2;
@@ -377,6 +403,28 @@ size_t MaxEncodedBytes(const Plan& plan) {
     bytes += 15 + item.name.size() + 10 * item.negotiated_values.size();
   }
   return bytes;
+}
+
+void AddNonce(uint64_t nonce, std::string* frame) {
+  if (nonce == 0) return;
+  for (size_t i = 0; i < kNonceBytes; ++i) frame->push_back(static_cast<char>(nonce >> (8 * i)));
+}
+
+Status TakeNonce(uint64_t nonce, std::string_view* frame) {
+  if (nonce == 0) return OkStatus();
+  uint64_t theirs = 0;
+  const bool has_one = frame->size() > kNonceBytes;
+  for (size_t i = 0; has_one && i < kNonceBytes; ++i) {
+    const auto byte = static_cast<uint8_t>((*frame)[frame->size() - kNonceBytes + i]);
+    theirs |= uint64_t{byte} << (8 * i);
+  }
+  if (!has_one || theirs != nonce) {
+    return FailedPrecondition("it sent a frame of another generation of the job (nonce " +
+                              std::to_string(theirs) + "; here it is " + std::to_string(nonce) +
+                              "): all ranks have to call init() for the same generation");
+  }
+  frame->remove_suffix(kNonceBytes);
+  return OkStatus();
 }
 
 }  // namespace tfring

@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_WIRE_H_
 #define TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_WIRE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,12 +9,18 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/protocol/message/departure.h"
 #include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
+
+// A rank that shuts down.
+struct Departure {
+  Rank rank = kNoRank;
+  std::string error;  // the exception with which its process ends; empty if there was none
+};
+inline constexpr size_t kMaxDepartureError = 512;  // bytes of UTF-8; see Shortened
 
 // First byte of every control frame. Values are part of the wire format.
 enum class FrameType : uint8_t {
@@ -56,6 +63,14 @@ inline constexpr size_t kMaxFrameBytes = 64u << 20;
 // Upper bounds of the encoded size, to keep batches below kMaxFrameBytes.
 size_t MaxEncodedBytes(const Request& request);
 size_t MaxEncodedBytes(const Plan& plan);
+
+inline constexpr size_t kNonceBytes = sizeof(uint64_t);
+
+// Adds to an encoded frame the nonce of the generation that it belongs to; 0: adds nothing.
+void AddNonce(uint64_t nonce, std::string* frame);
+
+// Takes the nonce off. FailedPrecondition if there is none, or that of another generation.
+Status TakeNonce(uint64_t nonce, std::string_view* frame);
 
 }  // namespace tfring
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ops/runtime/protocol/message/text.h"
-#include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
 

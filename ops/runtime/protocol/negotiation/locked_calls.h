@@ -11,7 +11,6 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/locked/locked_schedule.h"
 #include "ops/runtime/protocol/message/lock.h"
-#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/outgoing_requests.h"

@@ -14,7 +14,6 @@
 #include "ops/runtime/protocol/locked/lock_coordinator.h"
 #include "ops/runtime/protocol/locked/locked_schedule.h"
 #include "ops/runtime/protocol/message/lock.h"
-#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/message/wire.h"

@@ -5,8 +5,8 @@
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/message/text.h"
-#include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/runtime/protocol/negotiation/negotiated_values.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
 namespace {

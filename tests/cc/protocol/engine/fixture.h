@@ -12,7 +12,7 @@
 
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/wire.h"
-#include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "tests/cc/protocol/requests.h"
 
 namespace tfring::testing {

@@ -1,7 +1,6 @@
-#include "ops/runtime/protocol/negotiation/admission.h"
-
 #include <string>
 
+#include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
