@@ -101,64 +101,6 @@ TEST(AWorkerIntroducesItselfToANewCoordinator) {
   EXPECT_EQ(fixture.Program({}).reports.at(0).record.generation, Generation{0});
 }
 
-TEST(AGenerationIsRunAndLeft) {
-  Fixture f;
-  f.Ready();
-  ASSERT_TRUE(f.Tell(Proposal(4)).connect.has_value());
-  EXPECT_TRUE(f.worker.Admits(4, 99));
-  EXPECT_TRUE(!f.worker.Admits(4, 98) && !f.worker.Admits(3, 99));
-  EXPECT_TRUE(!f.Tell(CommandKind::kGo, 4).sync.has_value());  // not connected yet
-  f.Run(4);
-  EXPECT_TRUE(f.worker.Runs(4) && !f.worker.Runs(3));
-  WorkerEvents failure;
-  failure.failed = WorkerEvents::Failure{4, 8};
-  EXPECT_TRUE(f.Program(std::move(failure)).abandon == Generation{4});
-  EXPECT_TRUE(!f.worker.Runs(4));
-  const WorkerEffects effects = f.Stop(4, {2, 2});
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_TRUE(effects.reports[0].state == WorkerState::kBroken);
-  EXPECT_TRUE(effects.reports[0].position == (Position{2, 2}));
-  EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
-}
-
-TEST(WhatBelongsToTheLastGenerationDoesNothingInTheNext) {
-  Fixture f;
-  f.Ready();
-  f.Run(4);
-  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 4).announce_change);
-  f.now += kSecond;
-  const WorkerEffects effects = f.Program({});
-  ASSERT_EQ(effects.reports.size(), 1u);
-  f.Answer(effects.reports[0], 4);
-  EXPECT_TRUE(f.worker.MayPublish(f.now));
-  WorkerEvents over;
-  over.stopped = WorkerEvents::Stopped{4, {3, 3}, true, true};
-  f.Program(std::move(over));
-  const WorkerEffects joining = f.Tell(Proposal(5));
-  ASSERT_EQ(joining.reports.size(), 1u);
-  EXPECT_TRUE(!joining.reports[0].boundary && !joining.reports[0].done);
-  EXPECT_TRUE(!joining.reports[0].announced);
-  WorkerEvents connected;
-  connected.connected = 5;
-  f.Program(std::move(connected));
-  EXPECT_TRUE(!f.Tell(CommandKind::kGo, 4).sync);
-  EXPECT_TRUE(f.Tell(CommandKind::kGo, 5).sync.has_value());
-  WorkerEvents synced;
-  synced.synced = WorkerEvents::Synced{4, {3, 3}};
-  f.Program(synced);
-  EXPECT_TRUE(!f.worker.Runs(5));
-  synced.synced->generation = 5;
-  f.Program(std::move(synced));
-  EXPECT_TRUE(f.worker.Runs(5));
-  EXPECT_TRUE(!f.worker.MayPublish(f.now));  // the lease was for generation 4
-  f.Stop(4, {3, 3});
-  WorkerEvents failure;
-  failure.failed = WorkerEvents::Failure{4, 8};
-  EXPECT_TRUE(!f.Program(std::move(failure)).abandon);
-  EXPECT_TRUE(f.worker.Runs(5));
-  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 5).announce_change);
-}
-
 TEST(OnlyWhoIsAnsweredInTimeMayPublish) {
   Fixture f;
   f.Ready();

@@ -48,40 +48,6 @@ struct Case {
   Dims announced;
 };
 
-TEST(NoRowsOfAnySizeAreNoBytes) {
-  const Shape none = {0, kHuge, kHuge};
-  Case gather(CollectiveKind::kAllgather, {none}, {0, 0, 0});
-  EXPECT_TRUE(gather.Build().ok());
-  EXPECT_TRUE((gather.output_shapes == std::vector<Shape>{none}));
-  Case scatter(CollectiveKind::kReducescatter, {none}, {});
-  EXPECT_TRUE(scatter.Build().ok());
-}
-
-TEST(ACollectiveSaysWhichBuffersAreOfADevice) {
-  Case host(CollectiveKind::kAllreduce, {{2}, {3}}, {});
-  Case device(CollectiveKind::kAllreduce, {{4}, {5}}, {});
-  const auto stream = std::make_shared<FakeStream>();
-  device.call.call.stream = stream;
-  device.call.call.early = true;
-  device.call.call.keeps = std::make_shared<int>(1);
-  host.run.plan.items.push_back({"y", 0, {}});
-  host.run.plan.items.push_back({"z", 0, {}});
-  for (DataPath path : {DataPath::kCpu, DataPath::kDevice}) {
-    host.run.plan.path = path;
-    auto built = BuildCollective(host.run, 1, {&host.call, &device.call, &host.call});
-    ASSERT_TRUE(built.ok());
-    EXPECT_TRUE(built->path == path);
-    EXPECT_EQ(built->buffers.size(), 6u);
-    ASSERT_EQ(built->device_calls.size(), 1u);
-    EXPECT_TRUE(built->device_calls[0].stream == stream);
-    EXPECT_EQ(built->device_calls[0].first, 2u);
-    EXPECT_EQ(built->device_calls[0].count, 2u);
-    EXPECT_TRUE(built->device_calls[0].early);
-    EXPECT_TRUE(built->device_calls[0].keeps == device.call.call.keeps);
-  }
-  EXPECT_EQ(stream->marked, 0);  // whoever made the call has done that
-}
-
 // What the framework allocates now may be memory that its stream still uses.
 TEST(AStreamIsReadyOnlyAfterTheLastAllocation) {
   Case c(CollectiveKind::kAllgather, {{2}, {3}}, {1, 2, 3, 1, 3, 3});

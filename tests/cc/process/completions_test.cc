@@ -1,12 +1,10 @@
 // When and where `done` runs, and what it holds up.
 #include "ops/runtime/process/completions.h"
 
-#include <algorithm>
 #include <cfenv>
 #include <chrono>
 #include <functional>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,30 +22,6 @@ std::vector<FinishedCall> Finished(std::function<void()> done) {
   std::vector<FinishedCall> calls(1);
   calls[0].call.done = [done = std::move(done)](const Status&) { done(); };
   return calls;
-}
-
-TEST(DoneRunsOnThePoolAndOnTheCallerWhereThereIsNone) {
-  ThreadPool pool;
-  Completions completions(&pool);
-  std::thread::id ran_on;
-  const auto note = [&] {
-    ran_on = std::this_thread::get_id();
-    EXPECT_TRUE(!completions.IsCurrent() && !Completions::IsAny());
-  };
-  completions.Push(Finished(note));
-  EXPECT_TRUE(ran_on == std::this_thread::get_id());
-  ASSERT_TRUE(pool.Start(2).ok());
-  std::promise<bool> inside;
-  completions.Push(Finished([&] {
-    inside.set_value(completions.IsCurrent() && Completions::IsAny() &&
-                     std::this_thread::get_id() != ran_on);
-  }));
-  EXPECT_TRUE(inside.get_future().get());
-  EXPECT_TRUE(completions.Stop(kNever));
-  ran_on = {};
-  completions.Push(Finished(note));
-  EXPECT_TRUE(ran_on == std::this_thread::get_id());
-  EXPECT_TRUE(pool.Join());
 }
 
 // The first at least, and the others on a thread of the pool, in their order.
@@ -99,34 +73,6 @@ TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
   }
   EXPECT_TRUE(completions.Stop(kNever));
   EXPECT_TRUE(pool.Join());
-}
-
-TEST(ADoneThatLastsHoldsUpNoPlan) {
-  Job job(2, Link::kTcp);
-  std::promise<void> let_go;
-  std::promise<void> began;
-  auto slow = Allreduce("slow", {4}, 1.0f);
-  LocalCall local = slow->MakeLocalCall();
-  local.done = [&](const Status&) {
-    began.set_value();
-    let_go.get_future().wait();
-  };
-  job[0].Enqueue(slow->request, std::move(local));
-  auto other = Allreduce("slow", {4}, 1.0f);
-  other->Start(&job[1]);
-  began.get_future().wait();
-  Calls here;
-  for (int i = 0; i < 10; ++i) {
-    const std::string name = "later " + std::to_string(i);
-    here.push_back(Allreduce(name, {4}, 1.0f));
-    here.back()->Start(&job[0]);
-    auto there = Allreduce(name, {4}, 2.0f);
-    there->Start(&job[1]);
-    EXPECT_TRUE(there->Wait().ok());  // which takes both
-  }
-  EXPECT_TRUE(!here[0]->Ended());
-  let_go.set_value();
-  for (auto& call : here) EXPECT_TRUE(call->Wait().ok() && AllEqual(call->outputs[0], 3.0f));
 }
 
 TEST(TheEndOfAPlanWakesRank0OnlyIfAnotherWaitsForIt) {

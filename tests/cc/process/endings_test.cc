@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -31,50 +30,6 @@ int EntriesOf(const char* folder) {
 
 void RunOnce(Job* job, const std::string& name) {
   RunAll(job, [&](int) { return Allreduce(name, {16}, 1.0f); });
-}
-
-TEST(ShutdownCancelsWhatTheOthersNeverSubmitted) {
-  Job job(3, Link::kTcp);
-  RunOnce(&job, "works");
-  Calls waiting;
-  for (int i = 0; i < 50; ++i) {
-    waiting.push_back(Allreduce("only here " + std::to_string(i), {4}, 1.0f));
-    waiting.back()->Start(&job[1]);
-  }
-  job[1].Shutdown();
-  for (auto& call : waiting) EXPECT_TRUE(call->Wait().code() == StatusCode::kCancelled);
-  auto late = Allreduce("late", {4}, 1.0f);
-  late->Start(&job[1]);
-  EXPECT_TRUE(late->Wait().code() == StatusCode::kCancelled);
-  job[1].Shutdown();  // does nothing
-}
-
-TEST(ThoseWhoWaitForARankThatLeftAreCancelled) {
-  for (int leaver = 0; leaver < 3; ++leaver) {
-    Job job(3, Link::kTcp);
-    Calls waiting = StartAll(
-        &job, [&](int r) { return r == leaver ? nullptr : Allreduce("without one", {4}, 1.0f); });
-    job[leaver].Shutdown();
-    for (auto& call : waiting) {
-      if (!call) continue;
-      Status status = call->Wait();
-      EXPECT_TRUE(status.code() == StatusCode::kCancelled);
-      EXPECT_CONTAINS(status.message(), "rank " + std::to_string(leaver));
-    }
-  }
-}
-
-TEST(RunningPlansEndBeforeAShutdown) {
-  Job job(2, Link::kTcp);
-  Calls calls = StartAll(&job, [](int) { return Allreduce("big", {1 << 18}, 2.0f); });
-  while (job[0].Counters()["plans"] == 0 || job[1].Counters()["plans"] == 0) {
-    std::this_thread::yield();
-  }
-  job.ShutdownAll();
-  for (auto& call : calls) {
-    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
-    EXPECT_TRUE(AllEqual(call->outputs[0], 4.0f));
-  }
 }
 
 // On a rank that has nothing else to do, the end of the last plan is what lets it go.

@@ -61,24 +61,6 @@ TEST(BeforeInitEverythingSaysSo) {
   Runtime().Shutdown();
 }
 
-TEST(OneRankInitsAndShutsDownAgainAndAgain) {
-  for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
-    EXPECT_TRUE(Runtime().initialized());
-    EXPECT_EQ(Runtime().topology()->size, 1);
-    auto call = Allreduce("alone", {3}, 2.5f);
-    Enqueue(call.get());
-    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
-    EXPECT_TRUE(AllEqual(call->outputs[0], 2.5f));
-    EXPECT_EQ((*Runtime().Current())->Counters()["collectives"], int64_t{1});
-    Status twice = Runtime().Init(InitOptions());
-    EXPECT_TRUE(twice.code() == StatusCode::kFailedPrecondition);
-    Runtime().Shutdown();
-    Runtime().Shutdown();
-    EXPECT_TRUE(!Runtime().initialized());
-  }
-}
-
 // Sanitizers need more address space than can be limited.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(AnExceptionInInitCanBeFollowedByAnotherInit) {
@@ -107,22 +89,6 @@ TEST(AnExceptionInInitCanBeFollowedByAnotherInit) {
   Runtime().Shutdown();
 }
 #endif
-
-TEST(TwoRanksWork) {
-  TwoRanks ranks;
-  ASSERT_TRUE(Runtime().Init(std::move(ranks.options)).ok());
-  auto mine = Allreduce("x", {5}, 1.0f);
-  auto theirs = Allreduce("x", {5}, 2.0f);
-  Enqueue(mine.get());
-  theirs->Start(ranks.peer.get());
-  EXPECT_TRUE(mine->Wait().ok() && theirs->Wait().ok());
-  EXPECT_TRUE(AllEqual(mine->outputs[0], 3.0f));
-  auto waiting = Allreduce("never", {5}, 1.0f);
-  Enqueue(waiting.get());
-  Runtime().Shutdown();
-  EXPECT_TRUE(waiting->Wait().code() == StatusCode::kCancelled);
-  ranks.peer->Shutdown();
-}
 
 TEST(AFailedInitClosesItsDescriptors) {
   auto [ours, theirs] = ConnectedSockets(Link::kTcp);

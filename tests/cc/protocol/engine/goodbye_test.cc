@@ -6,21 +6,6 @@
 namespace tfring::testing::goodbye_test {
 namespace {
 
-TEST(ARankThatLeavesCancelsWhatItHasNotBegun) {
-  Engines world(3);
-  world.Submit(1, 1, Allreduce("x"));
-  world.Shutdown(1);
-  world.Submit(1, 2, Allreduce("y"));
-  EXPECT_EQ(world.Code(1, 2), StatusCode::kCancelled);
-  EXPECT_TRUE(!world.Ended(1, 1));  // its plan may be on its way
-  EXPECT_TRUE(!world.finished(1));
-  world.Deliver();
-  EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
-  EXPECT_TRUE(world.finished(1));
-  EXPECT_EQ(world.Sent(1, 0, FrameType::kGoodbye), 1);
-  EXPECT_TRUE(!world.abort(1).has_value());
-}
-
 TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
   Engines world(3);
   world.Shutdown(1);
@@ -99,43 +84,6 @@ TEST(ALeaverDoesNotWaitForEverForRankZero) {
   world.At(world.now + kDrainLimit, 1);
   EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
   EXPECT_TRUE(world.finished(1));
-}
-
-TEST(RankZeroThatLeavesEndsWhatNeedsItAndPlansForTheRest) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  world.Submit(2, 2, Allreduce("y"));
-  world.Submit(2, 4, Allreduce("of 1 and 2", {4}, 2));
-  world.Submit(0, 3, Allreduce("own"));
-  world.Shutdown(0);
-  EXPECT_EQ(world.Code(0, 3), StatusCode::kCancelled);
-  world.Deliver();
-  EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 2), "rank 0 has shut down");
-  for (Rank rank : {0, 1, 2}) {
-    world.Complete(rank, world.runs(rank)[0].plan.sequence);
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
-  }
-  EXPECT_TRUE(!world.finished(0));
-  // A call that waits, and new ones.
-  world.now += 10 * kSecond;
-  world.Submit(1, 4, Allreduce("of 1 and 2", {4}, 2));
-  for (Rank rank : {1, 2}) world.Submit(rank, 5, Allreduce("new", {4}, 2));
-  world.Deliver();
-  for (Rank rank : {1, 2}) {
-    ASSERT_EQ(world.runs(rank).size(), size_t{3});
-    world.Complete(rank, world.runs(rank)[1].plan.sequence);
-    world.Complete(rank, world.runs(rank)[2].plan.sequence);
-    for (CallId id : {4, 5}) EXPECT_EQ(world.Code(rank, id), StatusCode::kOk);
-  }
-  world.Submit(1, 6, Allreduce("with rank 0"));
-  world.Deliver();
-  EXPECT_EQ(world.Code(1, 6), StatusCode::kCancelled);
-  world.Shutdown(2);
-  world.Deliver();
-  EXPECT_TRUE(world.finished(0));  // nobody needs it any more
-  for (Rank rank : {0, 1, 2}) EXPECT_TRUE(!world.abort(rank).has_value());
-  EXPECT_TRUE(!world.doubled);
 }
 
 TEST(RankZeroThatLeavesPlansForOthersForALimitedTime) {

@@ -10,16 +10,6 @@ namespace {
 
 using Ranks = std::vector<Rank>;
 
-TEST(AHealthyGenerationHasNoError) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  for (Rank rank = 0; rank < 3; ++rank) {
-    world.Complete(rank, world.runs(rank)[0].plan.sequence);
-    EXPECT_TRUE(world.health(rank).error.ok());
-    EXPECT_TRUE(world.health(rank).lost.empty() && world.health(rank).departed.empty());
-  }
-}
-
 TEST(ALostRankIsKnownWhenItsCallsEnd) {
   for (Rank victim = 0; victim < 3; ++victim) {
     Engines world(3);
@@ -63,15 +53,6 @@ TEST(ADepartureIsKnownWhenCallsEndBecauseOfIt) {
     EXPECT_CONTAINS(known.error.message(), "rank 3 (host h3) has shut down");
     EXPECT_TRUE(world.health(1).departed == (Ranks{2, 3}) || waits);
   }
-}
-
-TEST(TheOwnDepartureIsNoError) {
-  Engines world(2);
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_TRUE(world.health(1).error.ok());
-  EXPECT_TRUE(world.health(0).departed == Ranks{1});
-  EXPECT_TRUE(!world.health(0).error.ok());
 }
 
 TEST(ARankThatReportsItsOwnFaultIsNotLost) {

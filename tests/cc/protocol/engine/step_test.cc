@@ -5,25 +5,6 @@
 namespace tfring::testing::step_test {
 namespace {
 
-TEST(WhatIsWrongOnOneRankEndsOnAll) {
-  Engines world(3);
-  Request request = Allreduce("x");
-  request.dtype = DataType::kBool;
-  world.Submit(1, 1, request);
-  world.Submit(0, 1, Allreduce("x"));
-  world.Deliver();
-  EXPECT_TRUE(!world.Ended(1, 1));
-  world.Submit(2, 1, Allreduce("x"));
-  world.Deliver();
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kInvalidArgument);
-    EXPECT_CONTAINS(world.Text(rank, 1), "invalid on rank 1: allreduce of tensor 'x': dtype bool");
-    EXPECT_EQ(world.in_flight(rank), 0u);
-  }
-  world.SubmitOnAll(2, "x");
-  EXPECT_EQ(world.runs(2).size(), 1u);
-}
-
 // Rank 0 does not wait for its own completion of a plan that moves no data.
 TEST(PlansWithoutDataDoNotCountAsInFlight) {
   Config config = QuietConfig();
@@ -35,32 +16,6 @@ TEST(PlansWithoutDataDoNotCountAsInFlight) {
   world.SubmitOnAll(2, "x");
   ASSERT_EQ(world.runs(0).size(), 2u);
   EXPECT_EQ(world.runs(0)[1].members, (std::vector<Rank>{0, 1}));
-}
-
-// The backend of every member says so by itself, and its streams are whole.
-TEST(WhatNoRankCanRunEndsAlone) {
-  Config config = QuietConfig();
-  config.max_plans_in_flight = 1;
-  Engines world(3, config);
-  world.SubmitOnAll(1, "x");
-  const uint64_t first = world.runs(0).back().plan.sequence;
-  world.SubmitOnAll(2, "y");  // waits for other plans to end
-  EXPECT_EQ(world.runs(1).size(), 1u);
-  for (Rank rank : {2, 0, 1}) world.Complete(rank, first, Unimplemented("not connected"));
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_EQ(world.Text(rank, 1), Unimplemented("cannot run 'x': not connected").ToString());
-    EXPECT_TRUE(!world.abort(rank));
-    EXPECT_EQ(world.Sent(rank, 0, FrameType::kFault), 0);
-    EXPECT_EQ(world.in_flight(rank), 1u);
-  }
-  world.Deliver();
-  for (Rank rank : {0, 1, 2}) {
-    ASSERT_EQ(world.runs(rank).size(), 2u);
-    EXPECT_TRUE(!world.Ended(rank, 2));
-    world.Complete(rank, world.runs(rank)[1].plan.sequence);
-    EXPECT_EQ(world.Code(rank, 2), StatusCode::kOk);
-  }
-  EXPECT_TRUE(!world.doubled);
 }
 
 TEST(HeartbeatsGoOutWhenNothingElseDoes) {

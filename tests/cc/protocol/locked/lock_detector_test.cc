@@ -40,15 +40,6 @@ TEST(ALockFusesWhatWasFusedInEachRound) {
   EXPECT_TRUE(Segment(&detector, {{3, 2, 1, 4}, {5}}) == (Batches{{2}, {1}, {3, 4}, {5}}));
 }
 
-TEST(RoundsBeforeThoseThatCountDoNotMatter) {
-  LockDetector detector;
-  for (int i = 0; i < 3; ++i) Segment(&detector, {{1}, {2}});
-  detector.OnUnlock(0);  // six are needed
-  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Segment(&detector, {{1, 3}}).empty());
-  EXPECT_TRUE(Segment(&detector, {{1, 3}}) == (Batches{{1, 3}}));
-}
-
 // One round says little, and would take a fusion away for ever.
 TEST(TheLastLockComesBackFusedAsItWas) {
   LockDetector detector;
@@ -83,21 +74,6 @@ TEST(ARoundMayHaveSeveralSegmentsAndOneOfThemTwice) {
   }
 }
 
-TEST(WhatDoesNotRepeatIsNotLocked) {
-  LockDetector detector;
-  for (uint32_t id = 1; id < 5000; ++id) EXPECT_TRUE(Segment(&detector, {{id}, {1}}).empty());
-}
-
-TEST(AnotherPlanBreaksTheRow) {
-  LockDetector detector;
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_TRUE(Segment(&detector, {{1}}).empty());
-    EXPECT_TRUE(Segment(&detector, {{1}}).empty());
-    detector.OnOtherPlan();
-    EXPECT_TRUE(Segment(&detector, {{1}}).empty());
-  }
-}
-
 TEST(TheLastLockComesBackAfterOneRound) {
   LockDetector detector;
   EXPECT_EQ(RoundsUntilLocked(&detector, {{1}, {2}}), 3);
@@ -121,13 +97,6 @@ TEST(ShortLocksNeedMoreRoundsEachTimeAndALongOneFew) {
   EXPECT_EQ(detector.needed(), uint64_t{1024});
   detector.OnUnlock(3000);
   EXPECT_EQ(detector.needed(), LockDetector::kRounds);
-}
-
-TEST(ARoundThatIsTooLongIsNotLocked) {
-  LockDetector detector;
-  LockedBatch batch;
-  for (uint32_t id = 1; id <= 40000; ++id) batch.push_back(id);
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Segment(&detector, {batch, batch}).empty());
 }
 
 }  // namespace

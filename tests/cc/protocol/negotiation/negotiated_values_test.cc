@@ -11,30 +11,6 @@
 namespace tfring::testing::negotiated_values_test {
 namespace {
 
-// The whole matrix has more numbers than a plan may hold.
-TEST(AnAlltoallOfAThousandRanksTellsEachItsOwnRowAndColumn) {
-  const int size = 1100;
-  Cluster cluster(size, Config());
-  for (Rank rank = 0; rank < size; ++rank) {
-    cluster.Submit(rank, Of(CollectiveKind::kAlltoall, {(rank == 7 ? 2 : 1) * size}));
-  }
-  cluster.Submit(size - 1, Allreduce("later"));
-  cluster.Run();
-  for (Rank rank : {0, 7, size - 1}) {
-    const TakenPlan plan = cluster.Only(rank);
-    EXPECT_EQ(plan.error.ToString(), "Ok");
-    ASSERT_TRUE(plan.items.size() == 1);
-    const std::vector<int64_t>& values = plan.items[0].negotiated_values;
-    EXPECT_EQ(values.size(), size_t{2 * size});
-    EXPECT_EQ(values[0], rank == 7 ? 2 : 1);
-    EXPECT_EQ(values[size + 7], 2);
-    EXPECT_EQ(values[size + 8], 1);
-  }
-  // Plans and requests: a few bytes for each pair of ranks.
-  EXPECT_TRUE(cluster.bytes < size_t{5} * size * size);
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 // Each rank can count its own rows, which have no bytes, but not those of both.
 TEST(MoreRowsThanCanBeCountedAreRefused) {
   Cluster cluster(2, Config());

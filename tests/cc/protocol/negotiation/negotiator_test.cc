@@ -105,40 +105,5 @@ TEST(DisagreementEndsTheCallAndNothingElse) {
   ExpectAllInFlightDone(&cluster, 3);
 }
 
-TEST(WhatNeedsADepartedRankIsCancelled) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  Cluster cluster(3, config, OverlappingSets(), 1);
-  cluster.finish_plans = false;
-  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("busy", {4}, 3));
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("held"));  // ready, not planned
-  cluster.Submit(0, Allreduce("waits"));
-  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("other", {4}, 3));
-  cluster.Run();
-  cluster.ClearLogs();
-  cluster.at(0).OnDeparted(1, "", 0);
-  cluster.Run();
-  EXPECT_EQ(cluster.log(0).size(), size_t{2});
-  EXPECT_TRUE(cluster.log(1).empty());
-  EXPECT_EQ(cluster.Only(2).items.at(0).name, "held");
-  for (const Plan& plan : cluster.log(0)) {
-    EXPECT_TRUE(plan.error.code() == StatusCode::kCancelled);
-    EXPECT_CONTAINS(plan.error.message(),
-                    "rank 1 has shut down while tensor '" + plan.items[0].name + "' was waiting");
-  }
-  cluster.ClearLogs();
-  cluster.Submit(2, Allreduce("waits"));  // too late, and told so
-  cluster.Run();
-  EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kCancelled);
-  EXPECT_TRUE(cluster.log(0).empty());
-  cluster.finish_plans = true;
-  cluster.ClearLogs();
-  cluster.Run();  // the others go on among themselves
-  EXPECT_EQ(cluster.Only(2).items.at(0).name, "other");
-  EXPECT_TRUE(cluster.Only(0).error.ok());
-  ExpectAllInFlightDone(&cluster, 1);
-}
-
 }  // namespace
 }  // namespace tfring::testing::negotiator_test

@@ -33,29 +33,6 @@ void OnAll(Cluster* cluster, int size, const Request& request) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
 }
 
-TEST(SetsComeAndGoWithThePlanEverywhere) {
-  Cluster cluster(3, Config());
-  OnAll(&cluster, 3, AddSet({0, 2}));
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_EQ(cluster.Only(rank).items[0].negotiated_values, (std::vector<int64_t>{1, 0, 2}));
-    EXPECT_EQ(*cluster.sets(rank).Find(1), (std::vector<Rank>{0, 2}));
-  }
-  OnAll(&cluster, 3, AddSet({1}));
-  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{2, 1}));
-  OnAll(&cluster, 3, AddSet({0, 2}));
-  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kInvalidArgument);
-  EXPECT_CONTAINS(cluster.Only(1).error.message(), "ranks 0, 2 is registered already, with id 1");
-  OnAll(&cluster, 3, AddSet({0, 1, 2}));
-  EXPECT_CONTAINS(cluster.Only(2).error.message(), "registered already, with id 0");
-  OnAll(&cluster, 3, RemoveSet(1));
-  EXPECT_EQ(cluster.Only(2).items[0].negotiated_values, std::vector<int64_t>{1});
-  for (Rank rank : {0, 1, 2}) EXPECT_TRUE(cluster.sets(rank).Find(1) == nullptr);
-  OnAll(&cluster, 3, RemoveSet(1));
-  EXPECT_CONTAINS(cluster.Only(0).error.message(), "there is no process set 1");
-  OnAll(&cluster, 3, AddSet({1, 2}));  // an id is never used again
-  EXPECT_EQ(cluster.Only(0).items[0].negotiated_values, (std::vector<int64_t>{3, 1, 2}));
-}
-
 TEST(RanksHaveToAgreeOnTheSet) {
   Cluster cluster(2, Config());
   cluster.Submit(0, AddSet({0}));

@@ -8,25 +8,6 @@
 namespace tfring::testing::sequencer_test {
 namespace {
 
-TEST(ASendIsAgreedBetweenTwo) {
-  Cluster cluster(3, Config());
-  Request send = Send(2, 0, {3});
-  cluster.Submit(2, send);
-  send.shapes = {{4}};
-  cluster.Submit(0, send);
-  cluster.Run();
-  EXPECT_CONTAINS(cluster.Only(0).error.message(), "[4] on rank 0; [3] on rank 2");
-  cluster.ClearLogs();
-  // Another kind under the same name: all learn of it.
-  cluster.Submit(2, send);
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x"));
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_CONTAINS(cluster.Only(rank).error.message(), "the kind of collective");
-  }
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 // While the send waits for other plans to end, a rank that has no part in it uses its name.
 TEST(TheNameOfAnAgreedSendIsFree) {
   Config config;

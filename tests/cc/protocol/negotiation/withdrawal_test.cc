@@ -89,28 +89,6 @@ TEST(CallsOfAnAttemptThatIsOverAreNotSent) {
   ExpectWorks(&cluster, 2, 1);
 }
 
-TEST(ARankThatIsBehindFailsAsOftenAsTheOthers) {
-  Cluster cluster(2, Config());
-  constexpr uint64_t kTimes = 40;  // more than there are reasons kept
-  for (uint64_t attempt = 0; attempt < kTimes; ++attempt) {
-    cluster.at(1).Withdraw(0, attempt, "failure " + std::to_string(attempt) + ".", 0);
-  }
-  cluster.Submit(1, Allreduce("x"), kTimes);
-  cluster.Run();
-  for (uint64_t attempt = 0; attempt < kTimes; ++attempt) {
-    cluster.ClearLogs();
-    cluster.Submit(0, Allreduce("x"), attempt);
-    cluster.Run();
-    const uint64_t told = attempt < kTimes - 16 ? kTimes - 16 : attempt;
-    EXPECT_CONTAINS(cluster.Only(0).error.message(), "failure " + std::to_string(told) + ".");
-    EXPECT_TRUE(cluster.log(1).empty());
-  }
-  cluster.Submit(0, Allreduce("x"), kTimes);
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(1).error.ToString(), "Ok");
-  ExpectNothingLeft(&cluster, 2);
-}
-
 TEST(ALongReasonIsCut) {
   Attempts attempts;
   attempts.End(0, std::string(1 << 20, 'x'));
@@ -120,55 +98,6 @@ TEST(ALongReasonIsCut) {
   EXPECT_TRUE(attempts.WhyOver(1, 2) == nullptr);
   attempts.DropSet(0);
   EXPECT_TRUE(attempts.WhyOver(0, 2) == nullptr);
-}
-
-TEST(ARankThatHasJoinedTakesNoPartInTheFailureOfOtherSets) {
-  for (bool asked : {false, true}) {
-    Cluster cluster(3, Config(), OverlappingSets(), 1);
-    if (asked) cluster.Submit(1, Allreduce("before", {4}, 2));
-    cluster.Run();
-    cluster.Submit(1, Join());
-    cluster.Run();
-    Withdraw(&cluster, 2, 0, 2);
-    cluster.Submit(2, Allreduce("alone", {4}, 2), 1);
-    cluster.Run();
-    EXPECT_EQ(cluster.log(2).back().members, std::vector<Rank>{2});
-    for (Rank rank : {0, 2}) cluster.Submit(rank, Join());
-    cluster.Run();
-    cluster.ClearLogs();
-    // Only if it had a call there did it hear of the failure.
-    EXPECT_EQ(cluster.left[1].size(), size_t{asked ? 1u : 0u});
-    cluster.Submit(1, Allreduce("x", {4}, 2), asked ? 1 : 0);
-    cluster.Submit(2, Allreduce("x", {4}, 2), 1);
-    cluster.Run();
-    for (Rank rank : {1, 2}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-    ExpectNothingLeft(&cluster, 3);
-  }
-}
-
-TEST(AWithdrawalFromASetThatIsRemovedMeanwhile) {
-  Cluster cluster(3, Config(), OverlappingSets(), 1);
-  Withdraw(&cluster, 1, 0, 1);
-  cluster.Submit(0, Allreduce("x", {4}, 1));
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, RemoveSet(1));
-  cluster.Flush(1);
-  cluster.Flush(2);
-  // Rank 0 makes the plan while this is on its way.
-  Withdraw(&cluster, 1, 1, 1);
-  cluster.Run();
-  Withdraw(&cluster, 1, 2, 1);
-  cluster.Run();
-  EXPECT_TRUE(cluster.sets(1).Find(1) == nullptr);
-  cluster.ClearLogs();
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, AddSet({0, 1}));
-  cluster.Run();
-  EXPECT_EQ(cluster.sets(1).NextId(), 5);
-  cluster.ClearLogs();
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 4));
-  cluster.Run();
-  for (Rank rank : {0, 1}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-  ExpectNothingLeft(&cluster, 3);
 }
 
 }  // namespace
