@@ -130,7 +130,7 @@ class Worker {
   Status Run() {
     ++collective_.sequence;
     if (arena_ && arena_->Reaches(collective_) && ArenaCollective::Runs(collective_)) {
-      arena_->Start(collective_, ResolveReduction(collective_), false);
+      arena_->Start(collective_, ResolveReduction(collective_));
       return arena_->Run(kNever).status();
     }
     const Schedule schedule = SelectSchedule(collective_, config_, layout_);

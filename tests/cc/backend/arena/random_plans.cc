@@ -91,8 +91,7 @@ void RandomPlan::Choose(int size, Random* random) {
 
 void RandomPlan::ChooseSizes(bool large, Random* random) {
   const size_t members = of_all_.members.size();
-  elements_.resize(
-      static_cast<size_t>(of_all_.kind == CollectiveKind::kAlltoall ? 1 : 1 + Below(random, 3)));
+  elements_.resize(static_cast<size_t>(1 + Below(random, 3)));
   const int64_t most[] = {4, 64, 1000, 40000, 400000, 1200000};
   const int64_t limit =
       most[Below(random, large ? 2 : 30) == 0 ? 4 + Below(random, 2) : Below(random, 4)];
@@ -102,10 +101,7 @@ void RandomPlan::ChooseSizes(bool large, Random* random) {
     for (size_t giver = 0; giver < members; ++giver) {
       if (IsWhole(of_all_.kind)) {
         of_tensor.push_back(std::vector<int64_t>(members, total));
-      } else if (of_all_.kind == CollectiveKind::kAlltoall) {
-        of_tensor.push_back(Divide(blocks[giver], members, random));
-      } else if (of_all_.kind == CollectiveKind::kAllgather ||
-                 of_all_.kind == CollectiveKind::kGather) {
+      } else if (of_all_.kind == CollectiveKind::kAllgather) {
         of_tensor.push_back(std::vector<int64_t>(members, blocks[giver]));
       } else {
         of_tensor.push_back(blocks);
@@ -121,14 +117,8 @@ int64_t RandomPlan::Before(size_t tensor, int from, int to) const {
 
 int64_t RandomPlan::InputElements(size_t tensor, int member) const {
   if (!Includes(Traits(of_all_.kind).input, member == of_all_.root)) return 0;
-  switch (of_all_.kind) {
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kAlltoall:
-      return Before(tensor, member, static_cast<int>(of_all_.members.size()));
-    default:
-      return elements_[tensor][member][0];
-  }
+  if (of_all_.kind != CollectiveKind::kReducescatter) return elements_[tensor][member][0];
+  return Before(tensor, member, static_cast<int>(of_all_.members.size()));
 }
 
 double RandomPlan::ValueAt(size_t tensor, int member, int64_t i) const {
@@ -178,13 +168,10 @@ std::vector<char> RandomPlan::Sum(size_t tensor) const {
 
 // What a member gets of a tensor where nothing is combined.
 std::vector<char> RandomPlan::Moved(size_t tensor, int member) const {
-  const bool parts =
-      of_all_.kind == CollectiveKind::kAlltoall || of_all_.kind == CollectiveKind::kScatter;
   std::vector<char> result;
   for (int from = 0; from < static_cast<int>(inputs_.size()); ++from) {
     if (Traits(of_all_.kind).input == Who::kRoot && from != of_all_.root) continue;
-    const char* begin =
-        inputs_[from][tensor].data() + (parts ? Before(tensor, from, member) * element_ : 0);
+    const char* begin = inputs_[from][tensor].data();
     result.insert(result.end(), begin, begin + elements_[tensor][from][member] * element_);
   }
   return result;
@@ -234,14 +221,10 @@ void RandomPlan::MakeParts(Random* random) {
       part.buffers.push_back({in.data(), out, static_cast<int64_t>(in.size()),
                               static_cast<int64_t>(expected_[m][t].size())});
       part.block_bytes.emplace_back();
-      part.send_bytes.emplace_back();
-      const bool gathers = part.kind == CollectiveKind::kAllgather ||
-                           part.kind == CollectiveKind::kGather ||
-                           part.kind == CollectiveKind::kAlltoall;
+      const bool gathers = part.kind == CollectiveKind::kAllgather;
       for (size_t other = 0; other < members; ++other) {
         const auto& sizes = elements_[t];
         part.block_bytes[t].push_back((gathers ? sizes[other][m] : sizes[m][other]) * element_);
-        part.send_bytes[t].push_back(sizes[m][other] * element_);
       }
     }
     parts_.push_back(std::move(part));
