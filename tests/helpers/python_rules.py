@@ -211,9 +211,9 @@ class Import(NamedTuple):
 
 
 @functools.cache
-def tree_of(text: str) -> ast.Module:
-    """The syntax tree of a file, cached for all rules."""
-    return ast.parse(text)
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a file's tree, cached for all rules; the tree comes first."""
+    return tuple(ast.walk(ast.parse(text)))
 
 
 @functools.cache
@@ -229,7 +229,7 @@ def imports_of(path: str, text: str) -> tuple[Import, ...]:
             module = ".".join([*folder, *filter(None, [node.module])])
             for alias in node.names:
                 yield Import(module, alias.name, node.lineno, in_function, only_types)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             in_function = True
         elif isinstance(node, ast.If) and ast.unparse(node.test) in TYPE_CHECKING:
             for child in node.body:
@@ -238,9 +238,10 @@ def imports_of(path: str, text: str) -> tuple[Import, ...]:
                 yield from walk(child, in_function, only_types)
             return
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, in_function, only_types)
+            if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+                yield from walk(child, in_function, only_types)
 
-    return tuple(walk(tree_of(text), False, False))
+    return tuple(walk(nodes_of(text)[0], False, False))
 
 
 def package_of(path: str) -> str:
@@ -326,11 +327,13 @@ def private_import_errors(path: str, sources: Sources) -> list[str]:
 def import_by_name_errors(path: str, text: str) -> list[str]:
     """Every name that can import without an import statement, which the other rules cannot see."""
     mentions: list[tuple[int, str]] = []
-    for node in ast.walk(tree_of(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.Name):
             mentions.append((node.lineno, node.id))
         elif isinstance(node, ast.Attribute):
-            mentions += [(node.lineno, node.attr), (node.lineno, ast.unparse(node))]
+            mentions.append((node.lineno, node.attr))
+            if isinstance(node.value, ast.Name):
+                mentions.append((node.lineno, f"{node.value.id}.{node.attr}"))
     for one in imports_of(path, text):
         words = [one.module.split(".")[0], one.name, f"{one.module}.{one.name}"]
         mentions += [(one.line, word) for word in words]
@@ -350,7 +353,7 @@ def pickle_errors(path: str, text: str) -> list[str]:
         for one in imports_of(path, text)
         for word in (one.module.split(".")[0], one.name)
     ]
-    for node in ast.walk(tree_of(text)):
+    for node in nodes_of(text):
         if isinstance(node, (ast.Name, ast.Attribute)):
             mentions.append((node.lineno, getattr(node, "attr", getattr(node, "id", ""))))
         elif isinstance(node, ast.keyword):

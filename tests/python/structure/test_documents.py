@@ -78,21 +78,18 @@ OF_THE_INSIDE = {
 
 
 @functools.cache
-def source_of(*folders: str) -> str:
-    """The text of all sources below some folders, with their names."""
-    files = [
-        path
-        for folder in folders
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".cc", ".h", ".py", ".pyi") and path != Path(__file__).resolve()
-    ]
-    return "\n".join(f"{path.stem}\n{path.read_text('utf-8')}" for path in files)
+def words_of(*folders: str) -> set[str]:
+    """The names in all sources below some folders, and those of the files."""
+    words = set()
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*")):
+        if path.suffix in (".cc", ".h", ".py", ".pyi") and path != Path(__file__).resolve():
+            words.update([path.stem, *re.findall(r"\w+(?:::\w+)?", path.read_text("utf-8"))])
+    return words | {part for word in words for part in word.split("::")}
 
 
 def missing_names(text: str, names: re.Pattern[str], *folders: str) -> list[str]:
     """The names in backticks that no source has."""
-    words = set(re.findall(r"\w+(?:::\w+)?", source_of(*folders)))
-    words |= {part for word in words for part in word.split("::")}
+    words = words_of(*folders)
     return [name for name in names.findall(text) if name not in words]
 
 
@@ -187,12 +184,18 @@ def wrong_rows(rows: list[tuple[str, str, str]]) -> list[str]:
     return wrong
 
 
+def library() -> dict[str, str]:
+    """The text of each file of tfring, by its path."""
+    files = (ROOT / "tfring").rglob("*.py")
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
+
+
 def private_imports() -> set[tuple[str, str]]:
     """Each module or class of Keras' and TensorFlow's own that tfring imports, and the file."""
     return {
-        (f"{one.module}.{one.name}".rstrip("."), str(path.relative_to(ROOT)))
-        for path in (ROOT / "tfring").rglob("*.py")
-        for one in python_rules.imports_of(str(path), path.read_text("utf-8"))
+        (f"{one.module}.{one.name}".rstrip("."), path)
+        for path, text in library().items()
+        for one in python_rules.imports_of(path, text)
         if one.module.startswith(("keras.src", "tf_keras.src", "tensorflow.python"))
     }
 
@@ -206,11 +209,8 @@ NOT_OF_KERAS = re.compile(
 
 def private_names() -> set[tuple[str, str]]:
     """Each name with an underscore of an object that tfring has not made, and the file."""
-    trees = {
-        str(path.relative_to(ROOT)): python_rules.tree_of(path.read_text("utf-8"))
-        for path in (ROOT / "tfring").rglob("*.py")
-    }
-    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    files = library().items()
+    nodes = [(path, node) for path, text in files for node in python_rules.nodes_of(text)]
     own = {node.name for _, node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own |= {node.id for _, node in nodes if isinstance(node, ast.Name)}
     used = set()
