@@ -79,73 +79,76 @@ def test_what_is_missing_says_what_to_use_at_the_access(name: str) -> None:
     assert parent_refused or REFUSED[name] in answers()[name]
 
 
-def test_hasattr_of_a_missing_module_is_false() -> None:
-    done = tools.run_python(
-        "-c",
-        _with_shim(
-            "import horovod, horovod.tensorflow as hvd\n"
-            "assert not hasattr(horovod, 'torch') and not hasattr(hvd, 'data')\n"
-            "assert not hasattr(hvd, 'no_such_module')\n"
-        ),
-    )
+# What follows needs no fresh process, so TensorFlow is loaded once for all.
+QUESTIONS = """
+    import importlib, keras, tensorflow as tf, tfring
+    import horovod, horovod.tensorflow as hvd
+
+    asked = ((horovod, "torch"), (hvd, "data"), (hvd, "no_such_module"))
+    print(f"FOUND hasattr: {[hasattr(module, name) for module, name in asked]}")
+
+    tfring.init()
+    for name in ("tensorflow", "tensorflow.keras", "keras", None):
+        hvd = importlib.import_module(f"horovod.{name}" if name else "tfring.keras")
+        wrap = [hvd.DistributedOptimizer]
+        if hasattr(hvd, "PartialDistributedOptimizer"):
+            wrap.append(hvd.PartialDistributedOptimizer)
+        hooks = [make(keras.optimizers.SGD())._tfring_hook for make in wrap]
+        print(f"WEIGHT {name}: {[hook.options.weight_by for hook in hooks]}")
+
+    fp16, Sum = tfring.Compression.fp16, tfring.Sum
+    orders = {
+        "tensorflow": ("a", False, "", "CPU:1", fp16, True, 2, Sum),
+        "tensorflow.keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 2),
+        "keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 0, 3),
+    }
+    for module, given in orders.items():
+        hvd = importlib.import_module(f"horovod.{module}")
+        o = hvd.DistributedOptimizer(keras.optimizers.SGD(), *given)._tfring_hook.options
+        found = [o.name, o.device_sparse, o.compression is fp16]
+        found += [o.sparse_as_dense, o.op == Sum, o.backward_passes_per_step, o.groups]
+        print(f"ORDER {module}: {found}")
+    tape = hvd.DistributedGradientTape(tf.GradientTape(), "", "", tfring.Compression.bf16)
+    print("ORDER tape:", tape._reducer.options.compression is tfring.Compression.bf16)
+    layer = keras.layers.Dense(1)
+    tape = hvd.PartialDistributedGradientTape(gradtape=tf.GradientTape(), local_layers=[layer])
+    print("ORDER same:", hvd.DistributedGradientTape is hvd.DistributedGradientTape)
+    print("ORDER partial:", tape._reducer.options.local_layers == [layer])
+    try:
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), *["x"] * 10)
+    except TypeError as error:
+        print("ORDER error:", error)
+"""
+
+
+def found(word: str) -> dict[str, str]:
+    """What the questions print after this word."""
+    return dict(re.findall(rf"^{word} (\S+): (.*)$", _asked(), re.MULTILINE))
+
+
+@functools.cache
+def _asked() -> str:
+    done = tools.run_python("-c", _with_shim(QUESTIONS))
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_hasattr_of_a_missing_module_is_false() -> None:
+    assert found("FOUND") == {"hasattr": "[False, False, False]"}
 
 
 def test_ranks_count_alike_under_the_shim() -> None:
     """tfring itself weights them by what their losses divide by."""
-    script = """
-        import importlib, keras, tfring
-
-        tfring.init()
-        for name in ("tensorflow", "tensorflow.keras", "keras", None):
-            hvd = importlib.import_module(f"horovod.{name}" if name else "tfring.keras")
-            wrap = [hvd.DistributedOptimizer]
-            if hasattr(hvd, "PartialDistributedOptimizer"):
-                wrap.append(hvd.PartialDistributedOptimizer)
-            hooks = [make(keras.optimizers.SGD())._tfring_hook for make in wrap]
-            print(f"WEIGHT {name}: {[hook.options.weight_by for hook in hooks]}")
-    """
-    done = tools.run_python("-c", _with_shim(script))
-    found = dict(re.findall(r"^WEIGHT (\S+): (.*)$", done.stdout, re.MULTILINE))
-    assert found == {
+    assert found("WEIGHT") == {
         "tensorflow": "[None]",
         "tensorflow.keras": "[None, None]",
         "keras": "[None, None]",
         "None": "['loss', 'loss']",
-    }, done.stderr
+    }
 
 
 def test_options_come_by_position_in_each_modules_order() -> None:
-    script = """
-        import importlib, keras, tensorflow as tf, tfring
-
-        tfring.init()
-        fp16, Sum = tfring.Compression.fp16, tfring.Sum
-        orders = {
-            "tensorflow": ("a", False, "", "CPU:1", fp16, True, 2, Sum),
-            "tensorflow.keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 2),
-            "keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 0, 3),
-        }
-        for module, given in orders.items():
-            hvd = importlib.import_module(f"horovod.{module}")
-            o = hvd.DistributedOptimizer(keras.optimizers.SGD(), *given)._tfring_hook.options
-            found = [o.name, o.device_sparse, o.compression is fp16]
-            found += [o.sparse_as_dense, o.op == Sum, o.backward_passes_per_step, o.groups]
-            print(f"FOUND {module}: {found}")
-        tape = hvd.DistributedGradientTape(tf.GradientTape(), "", "", tfring.Compression.bf16)
-        print("FOUND tape:", tape._reducer.options.compression is tfring.Compression.bf16)
-        layer = keras.layers.Dense(1)
-        tape = hvd.PartialDistributedGradientTape(gradtape=tf.GradientTape(), local_layers=[layer])
-        print("FOUND same:", hvd.DistributedGradientTape is hvd.DistributedGradientTape)
-        print("FOUND partial:", tape._reducer.options.local_layers == [layer])
-        try:
-            hvd.DistributedOptimizer(keras.optimizers.SGD(), *["x"] * 10)
-        except TypeError as error:
-            print("FOUND error:", error)
-    """
-    done = tools.run_python("-c", _with_shim(script))
-    found = dict(re.findall(r"^FOUND (\S+): (.*)$", done.stdout, re.MULTILINE))
-    assert found == {
+    assert found("ORDER") == {
         "tensorflow": "['a', 'CPU:1', True, True, True, 2, None]",
         "tensorflow.keras": "['a', 'CPU:1', True, True, True, 2, None]",
         "keras": "['a', 'CPU:1', True, True, True, 1, 3]",
@@ -153,4 +156,4 @@ def test_options_come_by_position_in_each_modules_order() -> None:
         "same": "True",
         "partial": "True",
         "error": "DistributedOptimizer takes at most 10 positional arguments, not 11",
-    }, done.stderr
+    }
