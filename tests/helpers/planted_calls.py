@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 from planted_cases import SUM, Rank, case, core
@@ -86,18 +85,13 @@ def fewer_batches(r: Rank) -> None:
 # Different values.
 
 
-def values_differ(r: Rank, **changed: Any) -> None:
-    """Adds a case of three ranks whose last rank changes one thing in a call."""
-    r.steps()
-    shape, dtype = changed.get("shape", (4,)), changed.get("dtype", np.float32)
-    r.at_fault()
-    core.allreduce(np.ones(shape, dtype), name="weights", op=changed.get("op", SUM))
-
-
 @case(3, "DISAGREE", 2, says=("'weights'",))
 @case(2, "DISAGREE", 0, 1, name="other_shape_of_two")
 def other_shape(r: Rank) -> None:
-    values_differ(r, **({"shape": (5,)} if r.rank == r.size - 1 else {}))
+    r.steps()
+    r.at_fault()
+    length = 5 if r.rank == r.size - 1 else 4
+    core.allreduce(np.ones(length, np.float32), name="weights", op=SUM)
 
 
 @case(3, "DISAGREE", 1)
