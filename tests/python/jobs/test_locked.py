@@ -12,7 +12,6 @@ from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until
 
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import EventType
-from tfring.observe.report.summary import make_report
 
 native = pytest.importorskip("tfring.runtime._native")
 
