@@ -40,6 +40,7 @@ class RandomWorkload {
 
   void Begin(bool changes) {
     changes_ = changes;
+    workload_.largest_phase = 16;  // calls, and what ranks send again after an error
     workload_.config = RandomConfig(&random_);
     scripts_.resize(static_cast<size_t>(ranks_));
   }
@@ -74,7 +75,6 @@ class RandomWorkload {
   // Ends the phase of every rank: its calls in phases_ become part of its script.
   void Flush() {
     for (Rank rank = 0; rank < ranks_; ++rank) {
-      workload_.largest_phase = std::max(workload_.largest_phase, phases_[rank].size());
       if (!phases_[rank].empty()) scripts_[rank].push_back(std::move(phases_[rank]));
       phases_[rank].clear();
     }
@@ -218,7 +218,6 @@ class RandomWorkload {
       }
       phases_[rank].push_back(JoinOf(joined_set, joining));
     }
-    workload_.largest_phase = std::max<size_t>(workload_.largest_phase, 16);
     Flush();
   }
 
