@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -467,3 +469,23 @@ class AtStep(keras.callbacks.Callback):  # type: ignore[misc]
         self._left -= 1
         if self._left == 0:
             self._what()
+
+
+def test_ops_that_draw_from_a_state_of_their_own_are_named(folder: Path) -> None:
+    x, y = my_data(2)
+    plain = tf.data.Dataset.from_tensor_slices((x, y)).batch(PER_RANK)
+
+    @tf.function
+    def noisy(inputs: Any) -> Any:
+        return inputs + tf.random.normal(tf.shape(inputs))
+
+    augmented = plain.map(lambda inputs, target: (noisy(inputs), target)).prefetch(1)
+    fixed = plain.map(lambda i, t: (i + tf.random.stateless_normal(tf.shape(i), [1, 2]), t))
+    named = "(?s)RandomStandardNormal .*stateless"
+    for data, warns in ((augmented, hvd.rank() == 0), (fixed, False)):
+        with pytest.warns() as said:
+            warnings.warn("one at least", stacklevel=1)
+            model = compiled(keras.optimizers.SGD(0.1), 1)
+            saving = CheckpointCallback(folder, restore=False)
+            model.fit(data, callbacks=[saving], verbose=0)
+        assert [bool(re.search(named, str(each.message))) for each in said].count(True) == warns

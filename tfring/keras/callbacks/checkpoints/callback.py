@@ -20,6 +20,7 @@ from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
 from tfring.keras.callbacks.checkpoints.rank_state import EpochMetrics
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
+from tfring.keras.callbacks.checkpoints.unseen_state import stateful_ops
 from tfring.keras.callbacks.fits import find_join
 from tfring.keras.callbacks.state import Decisions
 from tfring.runtime import topology
@@ -168,6 +169,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._done, self._wanted = _Done(), _Wanted()
         self.position = self._metrics = self._rates = None
         self._begin()
+        self._warn_of_unseen_state()
         wanted = self._wanted_generation
         if wanted is not None:
             self._checkpoints.generation = wanted() if callable(wanted) else wanted
@@ -308,6 +310,19 @@ class CheckpointCallback(LocalVariablesCallback):
             f"{found.epoch} epochs, {why} another folder for another training",
             stacklevel=4,
         )
+
+    def _warn_of_unseen_state(self) -> None:
+        """Names the ops of the data that draw from a state which no checkpoint has."""
+        if topology.rank() != 0:
+            return
+        ops = stateful_ops(running_fit.fit_variables(self.model).get("x"))
+        if ops:
+            warnings.warn(
+                f"The dataset has ops with a state that no checkpoint keeps: {', '.join(ops)}. "
+                "After a restart they draw different numbers.\nUse tf.random.stateless_* ops, with "
+                "seeds made of the epoch and the sample.",
+                stacklevel=3,
+            )
 
     def _data(self) -> Any:
         """Which data comes next: the cursor that was given, or that of `shard`'s data."""
