@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from tfring.collectives import objects
-from tfring.keras import metric_states
+from tfring.keras import metric_states, preprocessing
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.guard import ROUNDING
 from tfring.runtime import topology
@@ -28,7 +28,8 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     divides by rows. If it divides by what a mask leaves or by sample weights, it is a mean of the
     ranks' means of a batch. With the reduction "sum" it is 1/size() of the sum.
 
-    Warns on rank 0 if the ranks' weights differ by more than rounding.
+    Warns on rank 0 if the ranks' weights, or the states of preprocessing layers, differ by more
+    than rounding.
 
     Args:
         model: a compiled model, with the same weights on all ranks.
@@ -57,7 +58,17 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
 
 def _compare_weights(model: Any) -> None:
     weights = state.shared_weights(model, state.local_variables(model, ()))
-    hashes = objects.allgather_json(fingerprint(weights), name="tfring.evaluate")
+    learnt = preprocessing.digests(model)
+    everywhere = objects.allgather_json([fingerprint(weights), learnt], name="tfring.evaluate")
+    odd = [path for path in learnt if any(each.get(path) != learnt[path] for _, each in everywhere)]
+    if odd and topology.rank() == 0:
+        warnings.warn(
+            "tfring: hvd.evaluate averages results of different models, since ranks have adapted "
+            f"{preprocessing.names_of(model, odd)} to different data. hvd.adapt(layer, data) "
+            "adapts a layer to the data of all ranks",
+            stacklevel=3,
+        )
+    hashes = [each for each, _ in everywhere]
     if len(set(hashes)) == 1:
         return
     found = first_difference(weights)

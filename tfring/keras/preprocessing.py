@@ -144,9 +144,8 @@ def make_equal(model: Any, root: int) -> None:
     Warns once on rank 0 if other ranks had learnt something else. The layers may be nested, and
     built on some ranks only.
     """
-    found = reachable(model).items()
-    layers = {path: layer for path, layer in found if isinstance(layer, _LEARNING)}
-    hashes = {path: _digest(layer) for path, layer in layers.items()}
+    layers = _layers_of(model)
+    hashes = digests(model)
     everywhere = objects.allgather_json(hashes, name="tfring.preprocessing")
     wanted = everywhere[root]
     differ = [path for path in wanted if any(each.get(path) != wanted[path] for each in everywhere)]
@@ -163,19 +162,30 @@ def make_equal(model: Any, root: int) -> None:
     odd = [p for p in differ if any(s.get(p) not in (None, states[root][p]) for s in states)]
     if odd and topology.rank() == 0:
         warnings.warn(
-            f"tfring: ranks have adapted {_names_of(model, odd)} to different data. All go on with "
+            f"tfring: ranks have adapted {names_of(model, odd)} to different data. All go on with "
             f"what rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
             stacklevel=2,
         )
 
 
-def _names_of(model: Any, paths: list[str]) -> str:
+def names_of(model: Any, paths: list[str]) -> str:
     """Returns the names of layers that the program gave them: that of the owner of a lookup."""
     found = reachable(model)
     inner = [layer for layer in found.values() if hasattr(layer, "_lookup_layer")]
     owners = {id(layer._lookup_layer): layer for layer in inner}
     layers = [owners.get(id(found[path]), found[path]) if path in found else path for path in paths]
     return ", ".join(repr(getattr(layer, "name", layer)) for layer in layers)
+
+
+def _layers_of(model: Any) -> dict[str, Any]:
+    """Returns the layers of a model that learn from data before training, by their paths."""
+    found = reachable(model).items()
+    return {path: layer for path, layer in found if isinstance(layer, _LEARNING)}
+
+
+def digests(model: Any) -> dict[str, str]:
+    """Returns a hash of the state of each preprocessing layer of a model, by its path."""
+    return {path: _digest(layer) for path, layer in _layers_of(model).items()}
 
 
 def _digest(layer: Any) -> str:

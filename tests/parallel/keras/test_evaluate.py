@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_cases import FEATURES
 
 import tfring.keras as hvd
@@ -62,3 +63,17 @@ def test_different_weights_are_a_warning(several: int, relative: float) -> None:
     texts = [str(w.message) for w in caught if "hvd.evaluate" in str(w.message)]
     assert len(texts) == (hvd.rank() == 0 and relative == 1e-2)
     assert all("kernel" in t and "hvd.broadcast_variables(model.weights, 0)" in t for t in texts)
+
+
+def test_layers_that_ranks_have_adapted_apart_are_a_warning(several: int) -> None:
+    words = [keras.layers.TextVectorization(name="words", output_mode="multi_hot", max_tokens=9)]
+    words[0].adapt(np.array([f"w{hvd.rank()} x"]))
+    model = keras.Sequential([keras.Input((), dtype="string"), *words, keras.layers.Dense(1)])
+    model.layers[-1].kernel.assign(np.ones(model.layers[-1].kernel.shape))
+    model.compile("sgd", "mse")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.evaluate(model, tf.constant(["w0"]), np.ones((1, 1)))
+    texts = [str(w.message) for w in caught if "hvd.evaluate" in str(w.message)]
+    assert len(texts) == (hvd.rank() == 0)
+    assert all("'words'" in t and "hvd.adapt" in t for t in texts)
