@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from launcher_tools import LIMIT_SECONDS, environment
 
 # Runs in a process without threads, because it forks.
@@ -105,8 +106,33 @@ AT_EVERY_CALL = """
     print("calls", last)
 """
 
-
 # The child reports what it has published, and is killed at a random moment after that.
+AT_ANY_MOMENT = """
+    for seed in range(12):
+        draw = random.Random(seed)
+        place = f"{folder}/{seed}"
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for step in range(1, 1000000):
+                save(place, step)
+                os.write(write_end, b".")
+        os.close(write_end)
+        told = 0
+        for _ in range(draw.randrange(1, 6)):
+            told += len(os.read(read_end, 1))
+        for _ in range(draw.randrange(2000)):
+            pass
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        while more := os.read(read_end, 4096):
+            told += len(more)
+        os.close(read_end)
+        assert told <= newest(place) <= told + 1
+    print("killed")
+"""
+
+
 def run(folder: Path, script: str) -> str:
     """Runs a script in its own process; returns its output."""
     command = [sys.executable, "-c", textwrap.dedent(COMMON + script), str(folder)]
@@ -124,6 +150,11 @@ def run(folder: Path, script: str) -> str:
 
 def test_a_crash_at_every_call_of_the_operating_system(tmp_path: Path) -> None:
     assert "calls" in run(tmp_path, AT_EVERY_CALL)
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment(tmp_path: Path) -> None:
+    assert "killed" in run(tmp_path, AT_ANY_MOMENT)
 
 
 def test_a_program_that_ends_without_close_has_published(tmp_path: Path) -> None:
