@@ -17,6 +17,7 @@ from typing import Any
 from tfring.observe.live.overview import Overview
 from tfring.observe.live.table import (
     KEYS,
+    find_next_sort,
     make_page,
     needs_hosts,
     write_help,
@@ -47,6 +48,7 @@ class Screen:
         self._actions = actions
         self._interval = interval
         self._hosts: bool | None = None  # not chosen yet
+        self._sort = "rank"
         self._note = KEYS
         self._text: list[str] = []  # shown in place of the table, unless empty
         self._top = 0  # its first line on the screen
@@ -73,7 +75,7 @@ class Screen:
                 if key in (b"q", b"Q") and not self._text:
                     return
                 if key:
-                    self._press(key, console.height)
+                    self._press(key, console.width, console.height)
 
     def _page(self, view: Overview, width: int, height: int) -> Any:
         from rich.text import Text
@@ -83,13 +85,14 @@ class Screen:
             most = max(1, height - 8)
             if self._hosts is None and needs_hosts(view, most):
                 self._hosts = True
-            return make_page(view, width, self._note, most, hosts=bool(self._hosts))
+            hosts = bool(self._hosts)
+            return make_page(view, width, self._note, most, hosts=hosts, sort=self._sort)
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"
         return Text("\n".join([*lines, "", keys]), no_wrap=True)
 
-    def _press(self, key: bytes, height: int) -> None:
+    def _press(self, key: bytes, width: int, height: int) -> None:
         if self._text:
             step = _MOVES.get(key, 0) + _PAGES.get(key, 0) * (height - 3)
             if step == 0:
@@ -100,6 +103,9 @@ class Screen:
         shown = KEYS
         if one == "?":
             shown = write_help()
+        elif one in ("<", ">"):
+            step = 1 if one == ">" else -1
+            self._sort = find_next_sort(self._sort, width, step, hosts=bool(self._hosts))
         elif one == "h":
             self._hosts = not self._hosts
         elif one in self._actions:

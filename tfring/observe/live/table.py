@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from statistics import fmean
 from typing import Any
@@ -29,7 +30,7 @@ MISSING = (
 _WIDE = 250
 # From this width on the state is complete and columns are further apart.
 _ROOMY = 120
-KEYS = "q quit   ? help   h hosts   s stacks   d dump"
+KEYS = "q quit   ? help   < > sort   h hosts   s stacks   d dump"
 
 
 def require_rich() -> None:
@@ -47,6 +48,7 @@ def make_page(
     most: int | None = None,
     *,
     hosts: bool = False,
+    sort: str = "rank",
 ) -> Any:
     """Returns the page: the verdict, a header, the table, and below it what may be cut off.
 
@@ -57,6 +59,7 @@ def make_page(
         most: The largest number of lines of the table; ranks that run are left out first. None: any
             number.
         hosts: Whether there is a line for each host in place of each rank.
+        sort: The column by which lines are sorted.
     """
     from rich.console import Group
     from rich.text import Text
@@ -72,7 +75,8 @@ def make_page(
     above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
     above += [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in head]
     above += [Text(plain(note))] if note else []
-    return Group(*above, _table(lines, width, hosts), *(Text(plain(one)) for one in below))
+    table = _table(_sorted(lines, sort), width, hosts, sort)
+    return Group(*above, table, *(Text(plain(one)) for one in below))
 
 
 def needs_hosts(view: Overview, most: int) -> bool:
@@ -116,6 +120,7 @@ def write_help() -> str:
     """Returns what the keys do and what the columns mean."""
     keys = {
         "q": "quit",
+        "<  >": "sort by the column to the left or right, the largest first; * marks it",
         "h": "one line per host or per rank",
         "s": "stacks of all ranks: at which line each is",
         "d": "dump: save all that is known of the job in one file, for a bug report",
@@ -152,23 +157,47 @@ def _lines(view: Overview, most: int | None, hosts: bool) -> tuple[list[Line], l
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
     more = count - len(lines)
     below = [f"{more} more {what} do not fit into the window"] if more else []
-    return sorted(lines, key=lambda line: line.ranks), below
+    return lines, below
 
 
-def _table(lines: list[Line], width: int, hosts: bool) -> Any:
+def _sorted(lines: list[Line], sort: str) -> list[Line]:
+    """Returns the lines by a column: numbers descend, names and ranks ascend, unknown is last."""
+    column = next(one for one in COLUMNS if one.name == sort)
+    lines = sorted(lines, key=lambda line: line.ranks)
+    known = [line for line in lines if not _unknown(column.value(line))]
+    known.sort(key=column.value, reverse=column.right and sort != "rank")
+    return known + [line for line in lines if _unknown(column.value(line))]
+
+
+def _unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def find_next_sort(sort: str, width: int, step: int, *, hosts: bool = False) -> str:
+    """Returns the column to sort by that is `step` places to the right."""
+    names = [column.name for column in _shown(width, hosts)]
+    at = names.index(sort) if sort in names else 0
+    return names[(at + step) % len(names)]
+
+
+def _shown(width: int, hosts: bool) -> list[Column]:
+    return [
+        column
+        for column in COLUMNS
+        if width >= column.least_width or (hosts and column.name == "host")
+    ]
+
+
+def _table(lines: list[Line], width: int, hosts: bool, sort: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     gap = 2 if width >= _ROOMY else 1
     table = Table(box=None, header_style="reverse", padding=(0, gap, 0, 0), pad_edge=False)
-    columns = [
-        column
-        for column in COLUMNS
-        if width >= column.least_width or (hosts and column.name == "host")
-    ]
+    columns = _shown(width, hosts)
     for column in columns:
         table.add_column(
-            column.name,
+            f"{column.name}*" if column.name == sort != "rank" else column.name,
             justify="right" if column.right else "left",
             no_wrap=column.right,  # the others become narrower first
         )

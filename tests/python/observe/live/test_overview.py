@@ -18,6 +18,7 @@ import tfring
 from tfring.observe.live.overview import Overview, make_overview
 from tfring.observe.live.rows import Row, _efficiency, make_row, parse_row
 from tfring.observe.live.table import (
+    find_next_sort,
     make_page,
     needs_hosts,
     write_header,
@@ -194,16 +195,16 @@ def test_efficiency_is_the_time_without_exposed_communication() -> None:
     assert _efficiency(calls) == -1.0
 
 
-def shown(view: Overview, width: int, most: int | None = None, *, hosts: bool = False) -> list[str]:
+def shown(view: Overview, width: int, most: int | None = None, **more: Any) -> list[str]:
     """The lines of the page; those of the table come after the note and the headings."""
     console = Console(width=width, file=io.StringIO())
-    console.print(make_page(view, width, "the note", most, hosts=hosts))
+    console.print(make_page(view, width, "the note", most, **more))
     return console.file.getvalue().splitlines()
 
 
-def table(view: Overview, width: int, *, hosts: bool = False) -> list[list[str]]:
+def table(view: Overview, width: int, **more: Any) -> list[list[str]]:
     """The words of the headings and of each line of the table."""
-    lines = shown(view, width, hosts=hosts)
+    lines = shown(view, width, **more)
     return [line.split() for line in lines[lines.index("the note") + 1 :]]
 
 
@@ -258,6 +259,21 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert zero == ["0", *["-", "-", "-", "-", "-", "-", "-", "-", "-"], "running"]
     lost = training(0, size=1, loss=float("nan"))
     assert "nan" in table(make_overview([], [lost]), 80)[1]
+
+
+def test_lines_are_sorted_by_a_column_the_largest_first() -> None:
+    memory = (5, 7, 0, 6)
+    view = make_overview([], [row(rank, memory=bytes << 20) for rank, bytes in enumerate(memory)])
+    names, *lines = table(view, 80, sort="memory")
+    assert [line[0] for line in lines] == ["1", "3", "0", "2"]  # of rank 2 nothing is known
+    assert "memory*" in names
+    losses = (0.5, float("nan"), 0.7)
+    known = [training(rank, size=3, loss=loss) for rank, loss in enumerate(losses)]
+    _, *lines = table(make_overview([], known), 80, sort="loss")
+    assert [line[0] for line in lines] == ["2", "0", "1"]
+    assert find_next_sort("rank", 80, 1) == "epoch" and find_next_sort("rank", 80, -1) == "state"
+    assert find_next_sort("memory", 80, 1) == "GPU" and find_next_sort("host", 80, 1) == "epoch"
+    assert find_next_sort("rank", 80, 1, hosts=True) == "host"
 
 
 def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:

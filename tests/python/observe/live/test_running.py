@@ -80,7 +80,8 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         terminal.press("q")
         terminal.press("h")
         terminal.wait_for(" 0-1 ")
-        terminal.press("h")
+        terminal.press("h<")
+        terminal.wait_for("state*")
         terminal.press("d")
         terminal.wait_for(f"kept in tfring-{name}.tgz")
         with tarfile.open(tmp_path / f"tfring-{name}.tgz") as kept:
