@@ -29,7 +29,7 @@ def add_job_argument(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="JOB|FILE|FOLDER",
         help="a job's id or its beginning, or its records (default: the job that runs; of several "
-        "that of this folder; see tfring jobs)",
+        "that of this folder or terminal; see tfring jobs)",
     )
 
 

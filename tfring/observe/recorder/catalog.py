@@ -18,7 +18,13 @@ from typing import Any
 
 from tfring.job.security.files import replace_file
 from tfring.observe.recorder.places import check_own, default_folder
-from tfring.observe.recorder.processes import own_boot, own_pid_space, process_state, stat_fields
+from tfring.observe.recorder.processes import (
+    own_boot,
+    own_pid_space,
+    own_terminal,
+    process_state,
+    stat_fields,
+)
 
 _SUFFIX = ".job"
 _DAY = 24 * 3600.0
@@ -35,6 +41,7 @@ class JobNote:
         folder: Where it was started.
         records: The folder above the folders of its records.
         launched: Whether a launcher of tfring wrote this, and not a rank.
+        terminal: The number of the terminal from which it was started; 0 if there is none.
         began: Seconds since 1970.
         process: The process that wrote this, as `process_state` reads it.
         end: What `note_end` noted; {} before.
@@ -45,6 +52,7 @@ class JobNote:
     folder: str
     records: str
     launched: bool
+    terminal: int
     began: float
     process: dict[str, Any]
     end: dict[str, Any] = field(default_factory=dict)
@@ -78,6 +86,7 @@ def note_begin(job: str, command: Sequence[str], records: Path, *, launched: boo
         folder=os.getcwd(),
         records=str(records.absolute()),
         launched=launched,
+        terminal=own_terminal(),
         began=time.time(),
         process=_own_process(),
     )

@@ -1,4 +1,4 @@
-"""Finds the job that the user means: by its id, by its folder, or the only one running."""
+"""Finds the job that the user means: by its id, by folder or terminal, or the only one running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfring.observe.recorder import catalog
 from tfring.observe.recorder.catalog import JobNote
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, jobs, record_files, short
-from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.processes import own_terminal, process_state
 from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.runtime.texts.plain import plain
 
@@ -80,6 +80,11 @@ class KnownJob:
         return self.entry.folder if self.entry is not None else ""
 
     @property
+    def terminal(self) -> int:
+        """The terminal where it was started, while what noted it lives; 0: unknown."""
+        return self.entry.terminal if self.entry is not None and self.entry.lives else 0
+
+    @property
     def program(self) -> str:
         """The program and its arguments for people; "?": unknown."""
         command = self.entry.command if self.entry is not None else []
@@ -130,8 +135,9 @@ def find_job(name: str, base: Path | None = None) -> KnownJob:
 def choose_job(base: Path | None = None) -> KnownJob:
     """Returns the job that is meant where the user names none.
 
-    It is the job that runs. Of several it is the one started in this folder, else the newest that
-    ended in this folder. If none runs, it is the job that ended last.
+    It is the job that runs. Of several it is the one started in this folder, else the one started
+    from this terminal, else the newest that ended in this folder. If none runs, it is the job that
+    ended last.
 
     Raises:
         RecordError: No job has left anything, or several run.
@@ -144,7 +150,9 @@ def choose_job(base: Path | None = None) -> KnownJob:
         return known[0]
     folder = _own_folder()
     here = [one for one in running if folder and one.folder == folder]
-    for found in (running, here):
+    terminal = own_terminal()
+    from_here = [one for one in here or running if one.terminal == terminal != 0]
+    for found in (running, here, from_here):
         if len(found) == 1:
             return found[0]
     ended = [one for one in known if folder and one.folder == folder and not one.runs]

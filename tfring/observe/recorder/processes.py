@@ -42,6 +42,11 @@ def process_state(header: dict[str, Any]) -> str | None:
     return "stopped" if fields[0] in "Tt" else "running"
 
 
+def own_terminal() -> int:
+    """Returns the number of this process's terminal; 0: it has none."""
+    return int(stat_fields("self")[4])
+
+
 def stat_fields(pid: int | str) -> list[str]:
     """Returns the fields of /proc/PID/stat behind the program's name.
 

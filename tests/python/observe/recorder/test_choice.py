@@ -127,6 +127,19 @@ def test_in_a_folder_that_is_gone_jobs_are_listed(
         choice.choose_job()
 
 
+def test_a_terminal_tells_two_jobs_of_one_folder_apart(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(2):
+        monkeypatch.setattr(catalog, "own_terminal", lambda place=place: 7 + place)
+        write_job(base, place, pid=NOBODY)  # no rank has come to init yet
+    monkeypatch.setattr(choice, "own_terminal", lambda: 8)
+    assert choice.choose_job().job == id_at(1)
+    monkeypatch.setattr(choice, "own_terminal", lambda: 0)
+    with pytest.raises(RecordError, match="2 jobs run here: name one"):
+        choice.choose_job()
+
+
 def test_the_one_job_that_runs_is_taken_wherever_it_was_started(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
