@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
+import subprocess
+import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfring.observe.explain.places import Frame, parse_threads
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import Record
-from tfring.observe.recorder.stacks import MAIN, NO_STACKS, take_stacks
+from tfring.observe.recorder.stacks import MAIN, NO_STACKS, OWN, take_stacks
 from tfring.runtime.texts.frames import library
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.words import upper_first
 
+# py-spy may take this much longer than it samples.
+_PY_SPY_SECONDS = 60.0
+# The name of a thread in py-spy's output.
+_THREAD = re.compile(r'^Thread \S+ "(.*)"$')
 # A rank must answer within this time.
 _ANSWER_SECONDS = 2.0
 # Ranks differ if their shares on a line differ by this much.
@@ -40,17 +49,19 @@ class Profile:
     Attributes:
         threads: The samples of each thread, by its name; without threads of tfring.
         failure: Why there are none; "": there are.
+        spied: Whether py-spy took them.
     """
 
     threads: dict[str, list[Sample]] = field(default_factory=dict)
     failure: str = ""
+    spied: bool = False
 
 
 def sample(records: Mapping[int, Record], seconds: float, rate: float) -> dict[int, Profile]:
-    """Samples ranks by asking them.
+    """Samples ranks with py-spy if it is installed and may trace them, else by asking them.
 
-    A rank answers when its code gives up the interpreter's lock. If it computes in Python, the line
-    may be another one than that which takes the time.
+    A rank that is asked answers when its code gives up the interpreter's lock. If it computes in
+    Python, the line may be another one than that which takes the time.
 
     Args:
         records: Of the ranks, by rank.
@@ -71,6 +82,49 @@ def sample(records: Mapping[int, Record], seconds: float, rate: float) -> dict[i
 
 
 def _of_rank(record: Record, seconds: float, rate: float) -> Profile:
+    if process_state(record.header) == "running":
+        threads = _by_py_spy(record.pid, seconds, rate)
+        if threads:
+            return Profile(threads, spied=True)
+    return _by_asking(record, seconds, rate)
+
+
+def _by_py_spy(pid: int, seconds: float, rate: float) -> dict[str, list[Sample]]:
+    """Returns the samples of each thread; {} if py-spy is missing, may not trace it, or fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "profile.json"
+        command = ["py-spy", "record", "--pid", str(pid), "--idle", "--threads", "--full-filenames"]
+        command += ["--duration", f"{max(1, round(seconds))}", "--rate", f"{max(1, round(rate))}"]
+        command += ["--format", "speedscope", "--output", str(file)]
+        try:
+            subprocess.run(
+                command, capture_output=True, timeout=seconds + _PY_SPY_SECONDS, check=True
+            )
+            return parse_samples(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return {}
+
+
+def parse_samples(document: Mapping[str, Any]) -> dict[str, list[Sample]]:
+    """Returns the samples of each thread from a document of speedscope, as py-spy writes it."""
+    frames = [
+        Frame(one["file"], str(one["line"]), one["name"]) for one in document["shared"]["frames"]
+    ]
+    found = {}
+    for profile in document["profiles"]:
+        head = _THREAD.match(profile["name"])
+        name = head[1] if head else profile["name"]
+        if not name.startswith(OWN):
+            pairs = zip(profile["samples"], profile["weights"], strict=True)
+            # Without the outermost frame, which is the thread.
+            found[name] = [
+                Sample(tuple(frames[i] for i in reversed(stack) if frames[i].path), weight)
+                for stack, weight in pairs
+            ]
+    return found
+
+
+def _by_asking(record: Record, seconds: float, rate: float) -> Profile:
     profile = Profile(defaultdict(list))
     parsed = functools.lru_cache(maxsize=1024)(parse_threads)
     began = last = time.monotonic()

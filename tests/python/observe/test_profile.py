@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launcher_tools import REPORT, finish, pids_in, start, write_script
@@ -17,9 +20,11 @@ from tfring.observe.profile import (
     Line,
     Profile,
     Sample,
+    _of_rank,
     describe_difference,
     find_shares,
     make_document,
+    parse_samples,
 )
 
 native = pytest.importorskip("tfring.runtime._native")
@@ -64,12 +69,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         process.communicate()
 
 
-def profiled(job: Path) -> tuple[list[str], dict[str, object]]:
+def profiled(job: Path, **more: str) -> tuple[list[str], dict[str, object]]:
     """What the command prints, and the file that it writes."""
     file = job / "profile.json"
     (records,) = (job / "records").iterdir()
     command = [sys.executable, "-m", "tfring", "profile", str(records), "--seconds", "2"]
-    done = finish([*command, "-o", str(file)])
+    done = finish([*command, "-o", str(file)], **more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == (
         f"2 of 2 ranks: {file}. Open it at https://www.speedscope.app"
@@ -77,12 +82,16 @@ def profiled(job: Path) -> tuple[list[str], dict[str, object]]:
     return done.stdout.splitlines(), json.loads(file.read_text())
 
 
-def test_the_slow_line_of_a_rank_is_named(job: Path) -> None:
-    lines, graphs = profiled(job)
+@pytest.mark.parametrize("spied", [True, False])
+def test_the_slow_line_of_a_rank_is_named(job: Path, spied: bool) -> None:
+    if spied and shutil.which("py-spy") is None:
+        pytest.skip("needs py-spy")
+    lines, graphs = profiled(job, **({} if spied else {"PATH": "/nowhere"}))
     script = (job / "script.py").read_text()
     line = script[: script.index("# the slow line")].count("\n") + 1
     place = f"callback (script.py:{line})"
     assert lines[0].startswith("Rank 1 spends ") and f"of the time in {place}; rank 0 " in lines[0]
+    assert ("pip install py-spy" in "".join(lines)) is not spied
     assert lines.index("Rank 0:") < lines.index("Rank 1:")
     assert "<module> (script.py" in lines[lines.index("Rank 0:") + 1]
     assert place in lines[lines.index("Rank 1:") + 1]
@@ -198,6 +207,21 @@ def test_ranks_are_side_by_side_in_one_graph_and_each_has_its_own() -> None:
     assert [graph["endValue"] for graph in made["profiles"]] == [4.0, 3.0, 1.0, 3.0]
 
 
+def test_what_py_spy_writes_is_read_without_threads_of_tfring() -> None:
+    frames = [
+        {"name": "thread (7)", "file": "", "line": 0, "col": None},
+        {"name": "f", "file": "/job/a.py", "line": 2, "col": None},
+        {"name": "g", "file": "/job/a.py", "line": 5, "col": None},
+    ]
+    threads = ('Thread 7 "MainThread"', 'Thread 8 "tfring-stacks"', "Thread 0x7F12")
+    one = {"samples": [[0, 1, 2]], "weights": [0.02]}
+    found = parse_samples(
+        {"shared": {"frames": frames}, "profiles": [{"name": name, **one} for name in threads]}
+    )
+    sample = Sample((Frame("/job/a.py", "5", "g"), Frame("/job/a.py", "2", "f")), 0.02)
+    assert found == {"MainThread": [sample], "Thread 0x7F12": [sample]}
+
+
 def test_a_job_whose_ranks_are_gone_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,3 +236,18 @@ def test_a_job_whose_ranks_are_gone_is_an_error(
 def test_impossible_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", option]) == 2
     assert f"tfring profile: {option[:6]}" in capsys.readouterr().err
+
+
+def test_a_rank_that_py_spy_may_not_trace_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks = 'Thread [MainThread] (most recent call first):\n  File "/job/a.py", line 2 in f\n'
+    monkeypatch.setattr("tfring.observe.profile.process_state", lambda header: "running")
+    monkeypatch.setattr("tfring.observe.profile.take_stacks", lambda records, timeout: {0: stacks})
+    (tmp_path / "py-spy").symlink_to("/bin/false")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    record = SimpleNamespace(header={}, pid=os.getpid())
+    found = _of_rank(record, 0.2, 20)
+    assert not found.spied and not found.failure
+    assert {one.stack for one in found.threads["MainThread"]} == {(Frame("/job/a.py", "2", "f"),)}
+    assert sum(one.seconds for one in found.threads["MainThread"]) >= 0.2

@@ -62,6 +62,11 @@ def run(options: argparse.Namespace) -> int:
         json.dumps(make_document(name, profiles), separators=(",", ":")), encoding="utf-8"
     )
     print("\n".join(_text(found, failures)))
+    if not all(profiles[rank].spied for rank in found):
+        print(
+            "Ranks sampled themselves, because py-spy is not installed or may not trace them. For "
+            "more exact lines `pip install py-spy`, and give it CAP_SYS_PTRACE in a container."
+        )
     print(f"{len(found)} of {job.size} ranks: {file}. Open it at https://www.speedscope.app")
     return 0
 
