@@ -213,6 +213,10 @@ wheels: $(DEMO_READY) $(VENV)/.ready-wheels ## A wheel per Python in dist/wheels
 wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (KERAS="3.1 3.8", FEW=--few)
 	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
+.PHONY: release
+release: $(DEMO_READY) ## What a release publishes, in dist/release: wheels, sources, SBOM, checksums (TWICE=--twice compares two builds)
+	$(PY) tools/release/make_release.py --jobs "$(JOBS)" --minors "$(MINORS)" --pythons "$(PYTHONS)" $(TWICE)
+
 .PHONY: canary
 canary: build ## Test the newest pre-releases of TensorFlow and Keras (2 GB; TENSORFLOW=tf-nightly)
 	tools/canary.sh "$(BUILD)-canary" $(PY)

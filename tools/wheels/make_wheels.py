@@ -6,7 +6,9 @@ All files are in build-wheels/ and are rebuilt only if their sources changed:
     runtime/, ops-2.18/ CMake builds; lib/ has the libraries as in the wheel
     python-3.11/        the binding for that Python, and its wheel before auditwheel
 
-The wheels go to dist/wheels/. `make wheels MINORS="2.18 2.21" PYTHONS=3.11` builds less.
+The wheels go to dist/wheels/. `make wheels MINORS="2.18 2.21" PYTHONS=3.11` builds less. Two
+builds of one commit with the same tools are equal, byte for byte. `--pinned` takes the tools and the
+versions of TensorFlow that tools/release names with their hashes.
 """
 
 from __future__ import annotations
@@ -29,12 +31,17 @@ RUNTIME = LIBRARIES / "libtfring_runtime.so"
 WHEELS = ROOT / "dist" / "wheels"
 BUDGET = 6_000_000  # bytes of a wheel
 PLATFORM = "manylinux_2_34"  # when built on Debian 12; a newer system needs a newer platform
-# Strips debug symbols.
-STRIPPED = ("-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s")
+# Without debug symbols, and without the name of this folder in error messages.
+STRIPPED = (
+    "-DCMAKE_SHARED_LINKER_FLAGS=-s",
+    "-DCMAKE_MODULE_LINKER_FLAGS=-s",
+    f"-DCMAKE_CXX_FLAGS=-ffile-prefix-map={ROOT}=.",
+)
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", *STRIPPED)
 # So that the wheels also run with GCC 11's libstdc++ (tools/wheels/older_wait.cc).
 OLDER = "-DTFRING_OLDER_LIBSTDCXX=ON"
 BUILD_TOOLS = ("pip>=23.1", "setuptools>=77", "wheel", "pybind11>=2.13")
+PINNED_TOOLS = ("--require-hashes", "-r", str(ROOT / "tools" / "release" / "tools.txt"))
 
 
 def main() -> int:
@@ -42,21 +49,35 @@ def main() -> int:
     parser.add_argument("--minors", default=" ".join(tensorflows.MINORS))
     parser.add_argument("--pythons", default=" ".join(pythons.VERSIONS))
     parser.add_argument("--jobs", default="2")
+    parser.add_argument("--pinned", action="store_true", help="the tools of tools/release")
     args = parser.parse_args()
+    tools = PINNED_TOOLS if args.pinned else BUILD_TOOLS
+    os.environ.setdefault("SOURCE_DATE_EPOCH", commit_time())  # the time of all files in a wheel
     minors = (args.minors or " ".join(tensorflows.MINORS)).split()
     wanted = (args.pythons or " ".join(pythons.VERSIONS)).split()
     FOLDER.mkdir(exist_ok=True)
     build_runtime(args.jobs)
     for minor in minors:
-        build_ops(minor, args.jobs)
+        build_ops(minor, args.jobs, args.pinned)
     for folder in LIBRARIES.glob("tensorflow-*"):
         if folder.name.removeprefix("tensorflow-") not in minors:
             shutil.rmtree(folder)
     shutil.rmtree(WHEELS, ignore_errors=True)
-    made = [wheel for version in wanted if (wheel := build_wheel(version, args.jobs)) is not None]
+    made = [w for v in wanted if (w := build_wheel(v, args.jobs, tools)) is not None]
     for wheel in made:
         print(f"{wheel.stat().st_size:>9} bytes: {wheel}")
     return check(made)
+
+
+def commit_time() -> str:
+    """Returns the time of the last commit, in seconds since 1970; that of 2026 without git."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "1767225600"
 
 
 def build_runtime(jobs: str) -> None:
@@ -65,10 +86,10 @@ def build_runtime(jobs: str) -> None:
     cmake("runtime", [*parts, f"-DTFRING_OUTPUT_DIR={LIBRARIES}"], jobs)
 
 
-def build_ops(minor: str, jobs: str) -> None:
+def build_ops(minor: str, jobs: str, pinned: bool) -> None:
     """Builds the op libraries for a minor version of TensorFlow."""
     folder = FOLDER / "tensorflow"
-    tensorflow = tensorflows.unpacked(minor, folder)
+    tensorflow = tensorflows.unpacked(minor, folder, pinned)
     options = [
         "-DTFRING_BUILD_BINDINGS=OFF",
         "-DTFRING_OPENMPI_INCLUDE=OFF",
@@ -79,7 +100,7 @@ def build_ops(minor: str, jobs: str) -> None:
         f"-DTFRING_OUTPUT_DIR={LIBRARIES}",
     ]
     if minor in ("2.18", "2.19"):
-        headers = tensorflows.unpacked(tensorflows.XLA_HEADERS_OF, folder)
+        headers = tensorflows.unpacked(tensorflows.XLA_HEADERS_OF, folder, pinned)
         options.append(f"-DTFRING_XLA_HEADERS={headers / 'tensorflow' / 'include'}")
     cmake(f"ops-{minor}", options, jobs)
 
@@ -95,7 +116,7 @@ def cmake(name: str, options: Sequence[str], jobs: str) -> None:
     logged(["cmake", "--build", str(build), "-j", jobs, "--target", "tfring_libraries"], log)
 
 
-def build_wheel(version: str, jobs: str) -> Path | None:
+def build_wheel(version: str, jobs: str, requirements: Sequence[str]) -> Path | None:
     """Builds the wheel for a Python; None if there is none of that version."""
     python = pythons.find(version)
     if python is None:
@@ -107,7 +128,7 @@ def build_wheel(version: str, jobs: str) -> Path | None:
     log = FOLDER / f"python-{version}.log"
     if not tools.exists():
         logged([python, "-m", "venv", str(own / "venv")], log)
-        logged([str(tools), "-m", "pip", "install", "--quiet", *BUILD_TOOLS], log)
+        logged([str(tools), "-m", "pip", "install", "--quiet", *requirements], log)
     shutil.rmtree(own / "unrepaired", ignore_errors=True)
     folders = own / "folders.cfg"  # setuptools would use build/ of the checkout for all Pythons
     folders.write_text(f"[build]\nbuild_base={own}/build\n[egg_info]\negg_base={own}\n")
