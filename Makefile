@@ -198,7 +198,7 @@ test-spark: build spark-ready ## tfring.spark on Spark itself; skipped with the 
 clients: libraries ## Programs of others on tfring, from their packages: DeePMD-kit, DeepXDE (FEW=--few)
 	$(PY) tools/clients/run.py --folder "$(BUILD)-clients" $(FEW)
 
-.PHONY: wheel wheel-test wheels wheels-test
+.PHONY: wheel wheel-test wheels wheels-test wheels-check
 wheel: $(DEMO_READY) ## Make a wheel in dist/
 	rm -f dist/*.whl  # `make wheels` has a folder of its own there
 	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
@@ -210,7 +210,9 @@ wheel-test: wheel $(TEST_READY) ## Install the wheel into a new environment with
 wheels: $(DEMO_READY) $(VENV)/.ready-wheels ## A wheel per Python in dist/wheels, for all versions of TensorFlow (MINORS=2.21, PYTHONS=3.11)
 	$(PY) tools/wheels/make_wheels.py --jobs "$(JOBS)" --minors "$(MINORS)" --pythons "$(PYTHONS)"
 
-wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (KERAS="3.1 3.8", FEW=--few)
+wheels-test: wheels wheels-check ## Install them beside each TensorFlow, without a compiler, and test them (KERAS="3.1 3.8", FEW=--few)
+
+wheels-check: $(DEMO_READY) # the wheels that are in dist/wheels
 	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
 .PHONY: release

@@ -7,8 +7,8 @@ All files are in build-wheels/ and are rebuilt only if their sources changed:
     python-3.11/        the binding for that Python, and its wheel before auditwheel
 
 The wheels go to dist/wheels/. `make wheels MINORS="2.18 2.21" PYTHONS=3.11` builds less. Two
-builds of one commit with the same tools are equal, byte for byte. `--pinned` takes the tools and the
-versions of TensorFlow that tools/release names with their hashes.
+builds of one commit with the same tools are equal, byte for byte. `--pinned` takes the tools and
+the versions of TensorFlow that tools/release names with their hashes.
 """
 
 from __future__ import annotations
