@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfring.observe.explain.at_trouble import TroubleExplainer, note_errors
-from tfring.observe.explain.launched import note_end_of_ranks, report_of
+from tfring.observe.explain.job_end import note_end
+from tfring.observe.explain.launched import report_of
 from tfring.observe.metrics import endpoint as metrics
 from tfring.observe.recorder import stacks
 from tfring.observe.recorder.layout import RankState
@@ -115,7 +116,7 @@ def note_ends() -> None:
         here = _left.pop()
         if here.record is not None:
             folder, stays = Path(here.record).parent, here.settings.record_dir is not None
-            end = functools.partial(note_end_of_ranks, folder, stays=stays)
+            end = functools.partial(note_end, folder, stays=stays)
             _each("could not end", {"the end of the job": end})
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tfring.observe.explain.causes import WELL, Cause, Explanation
 from tfring.observe.recorder import catalog
 from tfring.observe.recorder.errors import RecordError
-from tfring.observe.recorder.places import default_folder, id_of, jobs, record_files, short
+from tfring.observe.recorder.places import default_folder, id_of, jobs, short
 
 if TYPE_CHECKING:
     from tfring.observe.recorder.job import JobRecords
@@ -47,36 +46,6 @@ def report_of(records: Sequence[Path]) -> Report | None:
     except Exception:  # a mistake in a report
         _log.warning("tfring cannot make the report of this job", exc_info=True)
         return None
-
-
-def note_end_of_ranks(folder: Path, *, stays: bool) -> None:
-    """Notes how a job ended, with its report, and removes the records of one that went well.
-
-    Each rank that has left calls it. It does nothing while another rank of this host, or a
-    launcher, is alive.
-
-    Args:
-        folder: Of the records of this generation.
-        stays: Whether the records stay in any case, because the user named the folder.
-    """
-    from tfring.observe.recorder import keeping
-    from tfring.observe.recorder.layout import RankState
-    from tfring.observe.recorder.reader import read_header
-    from tfring.observe.report.text import keep_report
-
-    job = id_of(folder.name)
-    if keeping.launched(job) or not keeping.is_over(folder):
-        return
-    with contextlib.suppress(OSError, RecordError):  # another one that leaves now has removed them
-        files = record_files(folder)
-        well = all(read_header(file)["state"] == RankState.LEFT for file in files)
-        if stays or not well:
-            catalog.note_end(job, "ended" if well else "failed", "", {})
-            return
-        (folder / "over").touch(exist_ok=False)  # of several that leave at once, one goes on
-        report = report_of(files)
-        catalog.note_end(job, "ended", "", keep_report(report) if report is not None else {})
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class RunRecords:

@@ -9,7 +9,7 @@ import pytest
 from launcher_tools import mpirun, write_script
 from made_records import write_record
 
-from tfring.observe.explain.launched import note_end_of_ranks as note_end
+from tfring.observe.explain.job_end import note_end
 from tfring.observe.recorder import catalog, places
 from tfring.observe.recorder.layout import EventType, RankState
 
