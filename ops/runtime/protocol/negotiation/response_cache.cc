@@ -31,13 +31,21 @@ uint32_t ResponseCache::Insert(Agreement agreement) {
   const ProcessSetId set = agreement.request.process_set;
   const std::string name = agreement.request.name;
   const uint32_t* old = by_name_.Find(set, name);
-  const bool full = old == nullptr && static_cast<int64_t>(by_name_.size()) >= capacity_;
-  if (full || last_id_ == UINT32_MAX) return 0;
+  if (old == nullptr && !HasRoomFor(set, name)) return 0;
+  if (last_id_ == UINT32_MAX) return 0;
   if (old != nullptr) by_id_.erase(*old);
   agreement.id = ++last_id_;
   by_name_.Put(set, name, last_id_);
   by_id_[last_id_] = std::make_shared<const Agreement>(std::move(agreement));
   return last_id_;
+}
+
+bool ResponseCache::HasRoomFor(ProcessSetId set, const std::string& name) {
+  const int64_t taken = static_cast<int64_t>(by_name_.size());
+  if (taken >= capacity_) return false;
+  if (2 * taken < capacity_) return true;
+  if (static_cast<int64_t>(seen_once_.size()) >= capacity_) seen_once_.clear();
+  return !seen_once_.insert(std::to_string(set) + " " + name).second;
 }
 
 uint32_t KnownIds::IdFor(const Request& request) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,9 +35,10 @@ struct Agreement {
 };
 
 // The sequencer's response cache, for kinds that are cacheable: the agreement of each cache id. Ids
-// ascend and are never used twice in a generation. A full cache gives no more ids. An agreement is
-// replaced only by a plan that all members of the set take, so no rank sends the old id after it.
-// Part of the Planner.
+// ascend and are never used twice in a generation. A full cache gives no more ids. Its second half
+// is for names that come again, because a program may give each call a name of its own, as
+// "loss_17". An agreement is replaced only by a plan that all members of the set take, so no rank
+// sends the old id after it. Part of the Planner.
 class ResponseCache {
  public:
   explicit ResponseCache(int64_t capacity) : capacity_(capacity) {}
@@ -52,8 +54,11 @@ class ResponseCache {
   void DropSet(ProcessSetId set) { by_name_.EraseSet(set); }
 
  private:
+  bool HasRoomFor(ProcessSetId set, const std::string& name);
+
   const int64_t capacity_;
   uint32_t last_id_ = 0;
+  std::unordered_set<std::string> seen_once_;  // sets and names; at most `capacity_` of them
   std::unordered_map<uint32_t, std::shared_ptr<const Agreement>> by_id_;
   NameTable<uint32_t> by_name_;  // of sets that are there
 };
