@@ -186,12 +186,16 @@ def test_a_script_without_its_python(tmp_path):
     assert done.returncode == 0 and done.stdout.count(sys.executable) == 2, done.stderr
 
 
-def test_run_in_a_thread(tmp_path):
+def test_run_in_a_thread_and_interrupted(tmp_path):
     path = write_script(
         tmp_path,
         """
-    import threading
+    import os, signal, threading, time
     import tfring
+
+    def started():
+        open(os.environ["STARTED"], "w").close()
+        time.sleep(60)
 
     if __name__ == "__main__":
         found = []
@@ -199,7 +203,22 @@ def test_run_in_a_thread(tmp_path):
         thread.start()
         thread.join(60)
         assert found == [[5, 5]], found
+
+        os.environ["STARTED"] = __file__ + ".started"
+
+        def interrupt():
+            while not os.path.exists(os.environ["STARTED"]):
+                time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            tfring.run(started, np=1)
+        except Exception as error:
+            raise AssertionError("an except clause swallowed Ctrl-C") from error
+        except KeyboardInterrupt:
+            print("interrupted")
     """,
     )
     done = run("-np", 1, sys.executable, path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "interrupted" in done.stdout, done.stderr

@@ -56,9 +56,19 @@ def test_what_the_pods_get_to_know(monkeypatch):
     ("words", "says"),
     [
         ([], "--nnodes, the number of pods, is missing"),
+        (["--nnodes", "two"], "two is neither a number nor MIN:MAX"),
+        (
+            ["--nnodes", "2", "--nproc-per-node", "0"],
+            "0 is not a whole number from 1 to 100000",
+        ),
+        (["--nnodes", "2", "-np", "4"], "tfring manifest: there is no option -np."),
         (
             ["--nnodes", "2", "--timeline", "x.json"],
             "tfring manifest: there is no option --timeline.",
+        ),
+        (
+            ["--nnodes", "2", "--stop-timeout", "5"],
+            "tfring manifest: there is no option --stop-timeout.",
         ),
         (["--nnodes", "2", "-x", "WANDB_API_KEY=1"], "-x WANDB_API_KEY looks like a secret"),
         (["--nnodes", "2", "--claim", "checkpoints"], "NAME:PATH"),
@@ -67,6 +77,7 @@ def test_what_the_pods_get_to_know(monkeypatch):
             ["--nnodes", "2", "-x", "TFRING_PODS=9"],
             "-x TFRING_PODS: the manifest sets this variable",
         ),
+        (["--nnodes", "2", "-x", "TFRING_STOPPED_EXIT_CODE=0"], "-x TFRING_STOPPED_EXIT_CODE"),
         (["--nnodes", "2", "-x", "TFRING_LOG_LEVEL=loud"], "TFRING_LOG_LEVEL"),
         (["--nnodes", "2", "--run-as", "0"], "--run-as: 0 is not"),
         (["--nnodes", "2", "--elastic-timeout", "60"], "--elastic-timeout is for elastic jobs"),

@@ -186,8 +186,8 @@ def test_what_waits_is_bounded():
     assert len(job.end().splitlines()) == 5 * MAX_HELD_LINES
 
 
-def test_ranks_that_pour_stay_in_order_and_hold_up_nothing():
-    pouring = 8
+@pytest.mark.parametrize("pouring", [1, 8])
+def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
     job = Job(9)
     for rank in range(pouring):
         job.write(rank, "first\n")

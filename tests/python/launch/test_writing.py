@@ -188,6 +188,9 @@ def test_printed_ranks_and_files_of_all(tmp_path):
     assert done.returncode == 2 and "--print-ranks: x: it has to be ranks" in done.stderr
 
 
+FULL = "needs /dev/full"
+
+
 def test_files_that_cannot_grow_do_not_end_the_job(tmp_path):
     command = run_command("-np", 2, "--output-filename", tmp_path / "out", "sh", "-c", "echo a")
     done = finish(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command])
@@ -196,6 +199,7 @@ def test_files_that_cannot_grow_do_not_end_the_job(tmp_path):
     assert done.stdout.count("| a") == 2
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason=FULL)
 def test_output_to_a_full_disk_does_not_end_the_job(tmp_path):
     with open("/dev/full", "wb") as full:
         command = run_command(
@@ -207,8 +211,9 @@ def test_output_to_a_full_disk_does_not_end_the_job(tmp_path):
 
 def test_files_that_cannot_be_made_are_named(tmp_path):
     (tmp_path / "file").write_text("")
-    done = run("-np", 1, "--output-filename", tmp_path / "file" / "below", "true")
-    assert done.returncode == 2 and "tfring run: --output-filename:" in done.stderr
+    for option in ("--output-filename", "--events", "--exit-report"):
+        done = run("-np", 1, option, tmp_path / "file" / "below", "true")
+        assert done.returncode == 2 and f"tfring run: {option}:" in done.stderr
 
 
 def test_a_terminal_that_takes_nothing_does_not_hold_up_the_ranks(tmp_path):

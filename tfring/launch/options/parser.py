@@ -26,7 +26,6 @@ class Parser(argparse.ArgumentParser):
         self._width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
         kind = functools.partial(argparse.RawDescriptionHelpFormatter, width=self._width)
         super().__init__(prog=f"tfring {command}", allow_abbrev=False, formatter_class=kind)
-        self.source = ""  # what is said of where the words are from, before what is wrong
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Returns the options; ends the program where one is wrong or unknown.
@@ -41,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong, and how the command is used; ends the program with 2."""
-        print(f"{self.prog}: {self.source}{message}", file=sys.stderr)
+        print(f"{self.prog}: {message}", file=sys.stderr)
         print(f"{self.format_usage()}All options: {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
