@@ -110,20 +110,38 @@ class LogLimiter {
     const int64_t per_minute = Repeats().load();
     // Who asks for traces wants all of them.
     if (per_minute <= 0 || level < LogLevel::kInfo) return true;
-    if (minutes_.size() >= kMaxTexts) minutes_.clear();
+    const std::string key = KeyOf(text);
+    if (minutes_.size() >= kMaxTexts && minutes_.count(key) == 0) minutes_.clear();
     const TimePoint now = MonotonicNow();
-    Minute& minute = minutes_.try_emplace(KeyOf(text), Minute{now, 0}).first->second;
+    Minute& minute = minutes_.try_emplace(key, Minute{now}).first->second;
     if (now - minute.since >= 60 * kSecond) {
-      *left_out = std::max<int64_t>(0, minute.lines - per_minute);
-      minute = {now, 0};
+      *left_out = minute.left_out;
+      minute = {now};
     }
-    return ++minute.lines <= per_minute;
+    if (++minute.lines <= per_minute) return true;
+    ++minute.left_out;
+    minute.level = level;
+    minute.last = text;
+    return false;
+  }
+
+  // Ends all minutes. Calls `write` with the last line of each text that was left out, and how many
+  // were, for which no later line has told it.
+  template <typename Write>
+  void EndMinutes(const Write& write) {
+    for (const auto& [key, minute] : minutes_) {
+      if (minute.left_out > 0) write(minute.level, minute.last, minute.left_out - 1);
+    }
+    minutes_.clear();
   }
 
  private:
   struct Minute {
     TimePoint since;
-    int64_t lines;
+    int64_t lines = 0;
+    int64_t left_out = 0;
+    LogLevel level = LogLevel::kInfo;  // of the last line that was left out
+    std::string last = {};
   };
   static constexpr size_t kMaxTexts = 256;
 
@@ -139,6 +157,10 @@ class LogLimiter {
   std::unordered_map<std::string, Minute> minutes_;
 };
 
+std::string NoteOf(int64_t left_out) {
+  return left_out == 0 ? "" : " (" + std::to_string(left_out) + " more like this are left out)";
+}
+
 // Writes lines to stderr on a thread that starts with the first line. Never destroyed: other
 // threads may log until the process ends. Log() says what it promises.
 class LogWriter {
@@ -149,12 +171,16 @@ class LogWriter {
   }
 
   void Add(LogLevel level, const std::string& text, const LogSource& source);
+  void EndMinutes();  // writes what was left out
   bool Flush(Duration limit);
 
  private:
   LogWriter() : owner_(getpid()) {
     // At the normal end of the process; no longer than a reader needs that is there at all.
-    std::atexit([] { FlushLog(kSecond); });
+    std::atexit([] {
+      Get().EndMinutes();
+      FlushLog(kSecond);
+    });
   }
 
   // In a forked child the thread is missing, and a missing thread may hold the mutex.
@@ -191,9 +217,16 @@ void LogWriter::Add(LogLevel level, const std::string& text, const LogSource& so
   }
   int64_t left_out = 0;
   if (!limiter_.Admit(level, text, &left_out)) return;
-  const std::string note =
-      left_out == 0 ? "" : " (" + std::to_string(left_out) + " more like this are left out)";
-  Push(Format(level, text + note, source));
+  Push(Format(level, text + NoteOf(left_out), source));
+  changed_.notify_all();
+}
+
+void LogWriter::EndMinutes() {
+  if (forked()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  limiter_.EndMinutes([this](LogLevel level, const std::string& text, int64_t left_out) {
+    Push(Format(level, text + NoteOf(left_out)));
+  });
   changed_.notify_all();
 }
 

@@ -111,7 +111,10 @@ class JobFiles:
         """Says that all ranks start again, and how often they have by now."""
         self.event("restart", restart=restarts, reason=reason)
         if self._report is not None:
-            self._report.restarts = restarts
+            try:
+                self._report.restarted(restarts)
+            except OSError as error:
+                self._trouble.append(f"tfring run: the exit report cannot be written: {error}")
         if self._output is not None:
             for slot in self._options.slots:  # a worker has files of its own
                 self._output.mark(slot.rank, f"restart {restarts} of all ranks: {reason}")
@@ -162,6 +165,11 @@ class ExitReport:
     def begin(self) -> None:
         """Writes the report of a job that has not ended."""
         self._write(self._report(RUNNING, []))
+
+    def restarted(self, restarts: int) -> None:
+        """Writes how often all ranks have started again."""
+        self.restarts = restarts
+        self.begin()
 
     def end(
         self,

@@ -91,6 +91,14 @@ def test_time_can_be_hidden_as_in_horovod(tmp_path):
     assert lines == [f"[tfring] rank 0 (host {socket.gethostname()}) warning: x"]
 
 
+def test_what_is_left_out_is_told_when_the_process_ends(tmp_path):
+    text = "for i in range(9): log.warning('step %d is slow', i)"
+    lines = logged(tmp_path, text, TFRING_X_LOG_REPEATS="2")
+    texts = [line.partition("warning: ")[2] for line in lines]
+    last = "step 8 is slow (6 more like this are left out)"
+    assert texts == ["step 0 is slow", "step 1 is slow", last]
+
+
 def test_an_application_that_has_set_up_logging_gets_the_lines(tmp_path):
     script = write_script(
         tmp_path,
