@@ -24,9 +24,9 @@ from tfring.job.environments.elastic import ElasticWorker
 from tfring.job.handshake.auth import Hello, Role
 from tfring.job.handshake.connector import connect
 from tfring.job.handshake.errors import BootstrapError
-from tfring.job.handshake.handshakes import Handshakes
 from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.handshake.listener import bind
+from tfring.job.handshake.service import ServiceListener
 from tfring.job.security.errors import IntegrityError
 from tfring.job.security.mac import Channel
 from tfring.job.security.secret import job_key
@@ -73,7 +73,7 @@ class CopyReceiver:
             opened.callback(os.close, self._wake)
             self._store = TCPStore(worker.store_host, worker.store_port, timeout=_STORE_SECONDS)
             opened.callback(self._store.close)
-            self._listener = Handshakes(
+            self._listener = ServiceListener(
                 sock, _key(self._store), worker.worker, name=f"worker {worker.worker}"
             )
             opened.callback(self._listener.close)
@@ -101,16 +101,11 @@ class CopyReceiver:
             while not self._closing:
                 due = self._listener.next_deadline()
                 selector.select(None if due is None else max(0.0, due - time.monotonic()))
-                self._listener.step(0.0, self._refusal, self._admitted)
+                self._listener.admit(Role.COPY, lambda: self._channel is None, self._admitted)
                 if self._channel is not None:
                     self._serve(self._channel)
 
-    def _refusal(self, hello: Hello) -> str | None:
-        if hello.role is not Role.COPY:
-            return f"a connection for {hello.role.name.lower()}"
-        return None if self._channel is None else "another rank sends copies"
-
-    def _admitted(self, _: Hello, channel: Channel) -> None:
+    def _admitted(self, channel: Channel) -> None:
         with self._lock:
             if self._closing:
                 _cut(channel.sock)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tfring.job.handshake import connector
 from tfring.job.handshake.auth import Hello, Role
 from tfring.job.handshake.errors import BootstrapError
-from tfring.job.handshake.handshakes import Handshakes
+from tfring.job.handshake.handshakes import ADMITTED, Handshakes
 from tfring.job.handshake.listener import bind
 from tfring.job.security.mac import Channel
 from tfring.job.security.secret import job_key
@@ -50,7 +50,9 @@ class Links:
 
     def _accept(self) -> None:
         while not self._closing:
-            self._handshakes.step(time.monotonic() + _STEP_SECONDS, lambda _: None, self._admitted)
+            self._handshakes.step(
+                time.monotonic() + _STEP_SECONDS, lambda _: ADMITTED, self._admitted
+            )
         self._handshakes.close()
 
     def _admitted(self, hello: Hello, channel: Channel) -> None:

@@ -28,7 +28,7 @@ from tfring.job.security.mac import ChannelKeys, receive_exactly
 from tfring.job.security.secret import expand
 
 # The last two bytes number the protocol of the start; see also PROTOCOL.
-PROTOCOL = 3
+PROTOCOL = 2
 _MAGIC = b"TFRING" + struct.pack(">H", PROTOCOL)
 _HELLO = struct.Struct(">8sBII32s")
 _NONCE_SIZE = 32
@@ -56,6 +56,7 @@ class Verdict(enum.IntEnum):
     """What the listener decided about a connector."""
 
     ADMITTED = 1
+    LATER = 2  # it starts another job first
     REFUSED = 3  # it waits for other ranks
     WRONG_SECRET = 4  # sent without a proof
 
@@ -73,6 +74,7 @@ class Hello:
         names = {
             Role.STORE: "a client",
             Role.TUNNEL: f"task {self.connector}",
+            Role.COPY: f"worker {self.connector}",
         }
         return names.get(self.role, f"rank {self.connector}")
 
@@ -81,6 +83,7 @@ class Hello:
         names = {
             Role.STORE: "the store",
             Role.TUNNEL: "the program that started the job",
+            Role.COPY: f"worker {self.listener}",
         }
         return names.get(self.role, f"rank {self.listener}")
 
@@ -175,7 +178,7 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelK
 
     Raises:
         AuthError: The listener does not know the key.
-        NotAdmittedError: It knows it, and does not wait for this rank.
+        NotAdmittedError: It knows it, and does not wait for this rank now.
         ConnectionError: It closed the connection.
         TimeoutError: It did not answer in time.
     """
@@ -194,7 +197,8 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelK
         )
     if said[0] != Verdict.ADMITTED:
         raise NotAdmittedError(
-            f"{hello.listener_name()} does not wait for {hello.connector_name()}"
+            f"{hello.listener_name()} does not wait for {hello.connector_name()}",
+            later=said[0] == Verdict.LATER,
         )
     theirs, ours = _session(key, first, challenge)
     return ChannelKeys(send=theirs, receive=ours)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from tfring.job.handshake import auth
-from tfring.job.handshake.errors import AuthError, UnreachableError
+from tfring.job.handshake.errors import AuthError, NotAdmittedError, UnreachableError
 from tfring.job.handshake.listener import resolve
 from tfring.job.security.mac import Channel
 
@@ -40,10 +40,14 @@ def connect(
     """
     pause = _FIRST_PAUSE
     reason: Exception = TimeoutError("the time was up before the first attempt")
-    wrong: AuthError | None = None  # says more than the reason
+    wrong: AuthError | NotAdmittedError | None = None  # says more than the reason
     while time.monotonic() < deadline and not (given_up is not None and given_up()):
         try:
             return connect_once(address, port, key, hello, deadline)
+        except NotAdmittedError as error:
+            if not error.later:
+                raise
+            wrong = error
         except AuthError as error:
             wrong = error
         except OSError as error:  # the name may not resolve yet, too

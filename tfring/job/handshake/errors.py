@@ -20,4 +20,8 @@ class AuthError(BootstrapError):
 
 
 class NotAdmittedError(BootstrapError):
-    """The other end knows the secret and does not wait for this rank."""
+    """The other end knows the secret and does not wait for this rank, or not yet (`later`)."""
+
+    def __init__(self, message: str, *, later: bool) -> None:
+        super().__init__(message)
+        self.later = later

@@ -16,9 +16,10 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tfring.job.handshake import auth
-from tfring.job.handshake.errors import AuthError
+from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.security.mac import Channel
 
 _log = logging.getLogger("tfring")
@@ -30,12 +31,16 @@ _ACCEPTS_PER_EVENT = 64
 _LOG_SECONDS = 5.0
 _LONGEST_WAIT = 3600.0
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-# After which to try again where this process has no descriptor left for a connection that waits.
-_PAUSE_SECONDS = 0.25
 
-# Returns why a connector that has proved to know the key is refused; None: it is admitted. The log
-# has the reason, unless it is "".
-Decide = Callable[[auth.Hello], str | None]
+
+class Decision(NamedTuple):
+    """Whether a connector that knows the key is admitted; the reason for the log if it is not."""
+
+    verdict: auth.Verdict
+    reason: str = ""
+
+
+ADMITTED = Decision(auth.Verdict.ADMITTED)
 
 
 @dataclass
@@ -81,7 +86,6 @@ class Handshakes:
         self._interrupted = False
         self._dropped = 0
         self._logged_at = -_LOG_SECONDS
-        self._paused_until: float | None = None
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, None)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
@@ -102,14 +106,12 @@ class Handshakes:
 
     def next_deadline(self) -> float | None:
         """Returns the ``time.monotonic()`` at which step() has to be called next, if any."""
-        limits = [p.deadline for p in self._pending]
-        limits += [] if self._paused_until is None else [self._paused_until]
-        return min(limits, default=None)
+        return min((p.deadline for p in self._pending), default=None)
 
     def step(
         self,
         limit: float,
-        decide: Decide,
+        decide: Callable[[auth.Hello], Decision],
         admitted: Callable[[auth.Hello, Channel], None],
     ) -> None:
         """Waits for events, and continues the handshakes that they concern.
@@ -119,12 +121,9 @@ class Handshakes:
         socket non-blocking.
         """
         now = time.monotonic()
-        if self._paused_until is not None and now >= self._paused_until:
-            self._paused_until = None
-            self._selector.register(self._sock, selectors.EVENT_READ, None)
         for late in [p for p in self._pending if p.deadline <= now]:
             self._drop(late, f"no valid answer within {_HANDSHAKE_SECONDS:g} s")
-        limit = min(limit, self.next_deadline() or limit)
+        limit = min([limit, *(p.deadline for p in self._pending)])
         for key, _ in self._selector.select(min(max(0.0, limit - now), _LONGEST_WAIT)):
             if key.fd == self._wake:
                 self._interrupted = True
@@ -165,24 +164,24 @@ class Handshakes:
             self._selector.register(sock, selectors.EVENT_READ, pending)
 
     def _free_descriptors(self, error: OSError) -> None:
-        """Frees descriptors of unfinished handshakes; without any it takes none for a while."""
-        if self._pending:
-            for pending in random.sample(self._pending, (len(self._pending) + 1) // 2):
-                self._drop(pending, "no more descriptors (see ulimit -n)")
+        """Frees descriptors of unfinished handshakes."""
+        if not self._pending:
+            self._without_descriptors(error)
             return
-        # The connection stays in the kernel's queue. Without a pause this would be a busy loop.
-        _log.warning(
-            "%s has no descriptor for another connection (%s; see ulimit -n) and tries again",
-            self._name,
-            error.strerror,
-        )
-        self._selector.unregister(self._sock)
-        self._paused_until = time.monotonic() + _PAUSE_SECONDS
+        for pending in random.sample(self._pending, (len(self._pending) + 1) // 2):
+            self._drop(pending, "no more descriptors (see ulimit -n)")
+
+    def _without_descriptors(self, error: OSError) -> None:
+        """Called where a connection waits, and there is no descriptor that could be freed."""
+        raise BootstrapError(
+            f"{self._name} cannot take any more connections: {error.strerror} (see ulimit -n): "
+            "raise the limit, or look for what else the process keeps open"
+        ) from None
 
     def _continue(
         self,
         pending: _Pending,
-        decide: Decide,
+        decide: Callable[[auth.Hello], Decision],
         admitted: Callable[[auth.Hello, Channel], None],
     ) -> None:
         if pending.sock.fileno() < 0:
@@ -229,16 +228,16 @@ class Handshakes:
         self,
         pending: _Pending,
         hello: auth.Hello,
-        refusal: str | None,
+        decision: Decision,
         admitted: Callable[[auth.Hello, Channel], None],
     ) -> None:
-        verdict = auth.Verdict.ADMITTED if refusal is None else auth.Verdict.REFUSED
         try:
-            pending.sock.send(pending.handshake.verdict(verdict))
+            pending.sock.send(pending.handshake.verdict(decision.verdict))
         except OSError:
-            refusal = refusal or ""  # it comes again
-        if refusal is not None:
-            self._drop(pending, refusal)
+            self._drop(pending, decision.reason)  # it comes again
+            return
+        if decision.verdict is not auth.Verdict.ADMITTED:
+            self._drop(pending, decision.reason)
             return
         self._forget(pending)
         admitted(hello, Channel(pending.sock, pending.handshake.keys()))

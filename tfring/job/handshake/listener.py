@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import random
+import resource
 import select
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 from tfring.job.handshake import auth
 from tfring.job.handshake.errors import BootstrapError
-from tfring.job.handshake.handshakes import Handshakes
+from tfring.job.handshake.handshakes import ADMITTED, Decision, Handshakes
 from tfring.job.security.mac import Channel
 from tfring.runtime.settings.setting import ports_of
 
@@ -33,21 +34,18 @@ class Listener(Handshakes):
 
         Returns them, their sockets non-blocking; fewer if the deadline passed or after interrupt().
 
-        BootstrapError: two processes that know the secret say that they are the same rank.
+        BootstrapError: two processes that know the secret say that they are the same rank; or there
+        are not enough descriptors for all connections.
         """
+        self._check_limit(len(expected))
         present: dict[Who, Channel] = {}
-        twice: list[int] = []
+        twice: list[Who] = []
 
-        def decide(hello: auth.Hello) -> str | None:
-            who = hello.role, hello.connector
-            if who in present and _is_closed(present[who].sock):
-                present.pop(who).sock.close()  # it did not get our answer and tries again
-            if who in present:
-                twice.append(hello.connector)
-                return ""
-            role = hello.role.name.lower()
-            expects = f"no {role} connection of rank {hello.connector} is expected"
-            return None if who in expected else expects
+        def decide(hello: auth.Hello) -> Decision:
+            decision = _decision((hello.role, hello.connector), expected, present)
+            if decision is _TWICE:
+                twice.append((hello.role, hello.connector))
+            return decision
 
         def admitted(hello: auth.Hello, channel: Channel) -> None:
             present[hello.role, hello.connector] = channel
@@ -59,7 +57,7 @@ class Listener(Handshakes):
                 self.step(deadline, decide, admitted)
                 if twice:
                     raise BootstrapError(
-                        f"two processes say that they are rank {twice[0]} of this job: check "
+                        f"two processes say that they are rank {twice[0][1]} of this job: check "
                         "the variables that set the rank, and that no process of an earlier run "
                         "still runs"
                     )
@@ -68,6 +66,31 @@ class Listener(Handshakes):
                 channel.sock.close()
             raise
         return present
+
+    def _check_limit(self, connections: int) -> None:
+        """Raises BootstrapError if the limit of descriptors is too low for these connections."""
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        free = soft - len(os.listdir("/proc/self/fd"))
+        if soft != resource.RLIM_INFINITY and free < connections:
+            raise BootstrapError(
+                f"{self._name} needs {connections} more connections, and its limit of {soft} "
+                f"descriptors leaves {max(0, free)}: raise the hard limit (ulimit -Hn)"
+            )
+
+
+_TWICE = Decision(auth.Verdict.REFUSED)
+
+
+def _decision(who: Who, expected: set[Who], present: dict[Who, Channel]) -> Decision:
+    if who in present and _is_closed(present[who].sock):
+        present.pop(who).sock.close()  # it did not get our answer and tries again
+    if who in present:
+        return _TWICE
+    if who in expected:
+        return ADMITTED
+    return Decision(
+        auth.Verdict.REFUSED, f"no {who[0].name.lower()} connection of rank {who[1]} is expected"
+    )
 
 
 def _is_closed(sock: socket.socket) -> bool:

@@ -10,13 +10,20 @@ import hashlib
 import hmac
 import socket
 import struct
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from tfring.job.security.errors import IntegrityError
 
 MAC_SIZE = 16
+_LENGTH = struct.Struct("<I")
+_TOTAL = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
-_HEAD = struct.Struct(f"<I{MAC_SIZE}s")  # length and MAC of a message
+# The first piece with a wrong length or MAC is refused, so a lie costs at most this many bytes.
+_PIECE_BYTES = 1 << 20
+
+# Yields how many bytes it needs next, gets them, and returns what they are.
+Parts = Generator[int, bytes, bytes]
 
 
 def mac_of(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
@@ -40,12 +47,13 @@ class ChannelKeys(NamedTuple):
 class Channel:
     """Messages with MACs over a connected socket, which belongs to the caller.
 
-    A message has its length and its MAC in front: what was not sent by the other end is noticed
-    before it is parsed. Not thread-safe, but one thread may send while another receives.
+    A message is cut into pieces of at most 1 MiB, each with its length in front and its MAC: what
+    was not sent by the other end is noticed before it is parsed, or memory is taken for it. Not
+    thread-safe, but one thread may send while another receives.
     """
 
     def __init__(self, sock: socket.socket, keys: ChannelKeys) -> None:
-        """Takes a blocking socket and the handshake's keys."""
+        """Takes a blocking socket, whose timeout holds for each piece, and the handshake's keys."""
         self.sock = sock
         self.keys = keys
         self._sent = 0
@@ -61,9 +69,14 @@ class Channel:
 
     def framed(self, data: bytes) -> bytes:
         """Returns the bytes of the next message, which the caller has to send."""
-        head = _HEAD.pack(len(data), mac_of(self.keys.send, self._sent, data))
-        self._sent += 1
-        return head + data
+        view = memoryview(data)
+        pieces = [_TOTAL.pack(len(data))]
+        pieces += [bytes(view[i : i + _PIECE_BYTES]) for i in range(0, len(data), _PIECE_BYTES)]
+        out = []
+        for piece in pieces:
+            out += [_LENGTH.pack(len(piece)), mac_of(self.keys.send, self._sent, piece), piece]
+            self._sent += 1
+        return b"".join(out)
 
     def receive(self, limit: int) -> bytes:
         """Receives one message of at most `limit` bytes.
@@ -73,62 +86,82 @@ class Channel:
             ConnectionError: The other end closed the connection.
             TimeoutError: The socket's time limit has passed.
         """
-        arriving = Arriving(self, limit)
-        while (message := arriving.next()) is None:
-            arriving.add(receive_exactly(self.sock, arriving.missing))
-        return message
+        parts = self._message(limit)
+        count = next(parts)
+        try:
+            while True:
+                count = parts.send(receive_exactly(self.sock, count))
+        except StopIteration as ended:
+            message: bytes = ended.value
+            return message
 
-    def check(self, mac: bytes, message: bytes) -> bytes:
-        """Returns the next message that has come; IntegrityError if this is not its MAC."""
-        if not hmac.compare_digest(mac, mac_of(self.keys.receive, self._received, message)):
-            raise IntegrityError(
-                f"message {self._received} on the connection failed authentication: it was not "
-                "sent by the other end, or was modified on the way. Check the network between the "
-                "hosts"
-            )
+    def arriving(self, limit: int) -> Arriving:
+        """Returns what takes messages apart that come in pieces; instead of receive()."""
+        return Arriving(lambda: self._message(limit))
+
+    def _message(self, limit: int) -> Parts:
+        """Asks for the parts of one message, by their sizes, and returns it."""
+        (total,) = _TOTAL.unpack((yield from self._piece(_TOTAL.size)))
+        if total > limit:
+            raise IntegrityError(f"a message of {total} bytes was announced; {limit} are allowed")
+        pieces = []
+        while total > 0:
+            pieces.append((yield from self._piece(min(total, _PIECE_BYTES))))
+            total -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _piece(self, size: int) -> Parts:
+        head = yield _LENGTH.size + MAC_SIZE
+        (length,) = _LENGTH.unpack_from(head)
+        if length != size:
+            raise IntegrityError(_changed(self._received))
+        piece = yield size
+        expected = mac_of(self.keys.receive, self._received, piece)
+        if not hmac.compare_digest(head[_LENGTH.size :], expected):
+            raise IntegrityError(_changed(self._received))
         self._received += 1
-        return message
+        return piece
 
 
 class Arriving:
-    """Takes messages of at most `limit` bytes out of the bytes that come over a channel."""
+    """Takes messages out of the bytes of a socket that does not block. Holds one piece at most."""
 
-    def __init__(self, channel: Channel, limit: int) -> None:
-        self._channel = channel
-        self._limit = limit
-        self._bytes = bytearray()
+    def __init__(self, message: Callable[[], Parts]) -> None:
+        self._message = message
+        self._parts = message()
+        self._wanted = next(self._parts)
+        self._received = bytearray()
 
-    @property
-    def missing(self) -> int:
-        """How many bytes the next message lacks, as far as that is known."""
-        have = len(self._bytes)
-        if have < _HEAD.size:
-            return _HEAD.size - have
-        return _HEAD.size + int(_HEAD.unpack_from(self._bytes)[0]) - have
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Returns the messages that are complete with these bytes, each when it is asked for.
 
-    def add(self, data: bytes) -> None:
-        """Adds bytes that have come."""
-        self._bytes += data
-
-    def next(self) -> bytes | None:
-        """Returns the next message; None as long as it is not complete.
+        The bytes have to be used up before the next call.
 
         Raises:
-            IntegrityError: It was not sent by the other end, or is longer than the limit.
+            IntegrityError: Something was not sent by the other end, or is longer than the limit.
         """
-        if len(self._bytes) < _HEAD.size:
-            return None
-        length, mac = _HEAD.unpack_from(self._bytes)
-        if length > self._limit:
-            raise IntegrityError(
-                f"a message of {length} bytes was announced; {self._limit} are allowed"
-            )
-        end = _HEAD.size + length
-        if len(self._bytes) < end:
-            return None
-        message = bytes(memoryview(self._bytes)[_HEAD.size : end])
-        del self._bytes[:end]
-        return self._channel.check(mac, message)
+        view = memoryview(data)
+        while view:
+            taken = view[: self._wanted - len(self._received)]
+            self._received += taken
+            view = view[len(taken) :]
+            if len(self._received) < self._wanted:
+                return
+            part = bytes(self._received)
+            self._received.clear()
+            try:
+                self._wanted = self._parts.send(part)
+            except StopIteration as ended:
+                self._parts = self._message()
+                self._wanted = next(self._parts)
+                yield ended.value
+
+
+def _changed(number: int) -> str:
+    return (
+        f"message {number} on the connection failed authentication: it was not sent by the other "
+        "end, or was modified on the way. Check the network between the hosts"
+    )
 
 
 def receive_exactly(sock: socket.socket, count: int) -> bytes:

@@ -100,23 +100,28 @@ EXHAUSTION = """
 import logging, resource, socket, sys, threading, time
 from tfring.job.handshake import auth
 from tfring.job.handshake.connector import connect
+from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import Listener, bind
 key, port = b"k" * 32, int(sys.argv[1])
 listener = Listener(bind("127.0.0.1", port, 256), key, 0)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 print("ready", flush=True)
+expected = {(auth.Role.CONTROL, rank) for rank in range(1, int(sys.argv[2]) + 1)}
 before = time.process_time()
-present = listener.accept({(auth.Role.CONTROL, 1)}, time.monotonic() + 20)
-print(f"present {len(present)} of 1")
+try:
+    present = listener.accept(expected, time.monotonic() + 20)
+    print(f"present {len(present)} of {len(expected)}")
+except BootstrapError as error:
+    print(error)
 print("busy" if time.process_time() - before > 5 else "idle", flush=True)
 sys.stdin.readline()
 """
 
 
-def listener_with_few_descriptors():
+def listener_with_few_descriptors(ranks):
     with bind("127.0.0.1", 0, 1) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", EXHAUSTION, str(port)]
+    command = [sys.executable, "-c", EXHAUSTION, str(port), str(ranks)]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -135,7 +140,7 @@ def rest_of_output(child):
 
 def test_exhaustion_of_descriptors_by_strangers():
     """A rank gets in although strangers use up all descriptors."""
-    child, port = listener_with_few_descriptors()
+    child, port = listener_with_few_descriptors(ranks=1)
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     hello = auth.Hello(auth.Role.CONTROL, 1, 0)
     mine = connect("127.0.0.1", port, b"k" * 32, hello, time.monotonic() + 20)
@@ -143,6 +148,14 @@ def test_exhaustion_of_descriptors_by_strangers():
     assert output == "present 1 of 1\nidle\n"
     for sock in [*strangers, mine.sock]:
         sock.close()
+
+
+def test_too_few_descriptors_for_the_ranks_are_an_error():
+    """The error comes at once, and nothing spins."""
+    child, _ = listener_with_few_descriptors(ranks=64)
+    output = rest_of_output(child)
+    assert "rank 0 needs 64 more connections, and its limit of 40 descriptors" in output
+    assert output.endswith("idle\n")
 
 
 def test_init_raises_the_soft_limit():
@@ -160,10 +173,10 @@ def test_other_versions_of_the_protocol_are_named():
     other = b"TFRING" + struct.pack(">H", auth.PROTOCOL + 1)
     handshake = auth.ListenerHandshake(KEY, 0)
     hello = auth.first_message(auth.Hello(RENDEZVOUS, 1, 0))
-    with pytest.raises(AuthError, match="speaks version 4 of the start-up protocol and this"):
+    with pytest.raises(AuthError, match="speaks version 3 of the start-up protocol and this"):
         handshake.challenge(other + hello[8:])
     listener.close()
-    with Squatter(says=other + b"\x00" * 32) as newer, pytest.raises(AuthError, match="version 4"):
+    with Squatter(says=other + b"\x00" * 32) as newer, pytest.raises(AuthError, match="version 3"):
         connect("127.0.0.1", newer.port, KEY, auth.Hello(RENDEZVOUS, 1, 0), time.monotonic() + 1)
 
 
@@ -187,6 +200,7 @@ def test_channel_carries_messages_of_any_length():
 
 
 LIES = {
+    "another total": lambda sent, _: sent[:20] + struct.pack("<Q", 1 << 60) + sent[28:],
     "another length": lambda sent, _: struct.pack("<I", 0xFFFFFFFF) + sent[4:],
     "a changed byte": lambda sent, _: sent[:-1] + bytes([sent[-1] ^ 1]),
     "a repeated message": lambda sent, before: before,
@@ -198,7 +212,7 @@ reflected = Channel(socket.socket(), ChannelKeys(b"b" * 32, b"a" * 32)).framed(b
 
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_on_a_channel(lie):
-    """They are detected before anything is parsed."""
+    """They are detected before anything is parsed or allocated."""
     a, b = channels()
     first, second = a.framed(b"first"), a.framed(b"second")
     b_in = a.sock
@@ -218,12 +232,6 @@ def test_long_messages_are_refused_by_their_length():
     a.sock.close(), b.sock.close()
 
 
-def replaced(number, data, text):
-    """The bytes after the handshake with another text in the place of the first message."""
-    rest = len(data) - 20
-    return data if number < 2 else data[:20] + text[:rest].ljust(rest)
-
-
 def test_relay_that_changes_the_start_of_a_job(caplog):
     """It relays the handshake and then replaces rank 1's request by its own record."""
     with bind("127.0.0.1", 0, 1) as probe:
@@ -231,7 +239,10 @@ def test_relay_that_changes_the_start_of_a_job(caplog):
     record = json.dumps({"version": "0", "settings": {}}).encode()
     settings = Settings(secret=SECRET, start_timeout=3)
 
-    with Relay(("127.0.0.1", port), lambda *sent: replaced(*sent, record)) as relay:
+    def change(number, data):
+        return data if number < 2 else data[:20] + record
+
+    with Relay(("127.0.0.1", port), change) as relay:
 
         def work(rank):
             own = port if rank == 0 else relay.address[1]
@@ -250,8 +261,12 @@ def test_relay_on_the_connection_of_a_function(monkeypatch, caplog):
         function.pickled_call(len, [[]], {}), bind("127.0.0.1", 0, 1024)
     ) as server:
         where = server.environment
+
+        def change(number, data):
+            return data if number < 2 else data[:20] + evil
+
         address = (where["TFRING_X_FUNCTION_ADDR"], int(where["TFRING_X_FUNCTION_PORT"]))
-        with Relay(address, lambda *sent: replaced(*sent, evil)) as relay:
+        with Relay(address, change) as relay:
             monkeypatch.setenv("TFRING_X_FUNCTION_ADDR", relay.address[0])
             monkeypatch.setenv("TFRING_X_FUNCTION_PORT", str(relay.address[1]))
             monkeypatch.setenv("TFRING_X_FUNCTION_SECRET", where["TFRING_X_FUNCTION_SECRET"])

@@ -132,14 +132,16 @@ def test_requests_that_make_no_sense(tcp):
         assert store.get(f"n{number % 3}") == b"%d" % number
 
 
-@pytest.mark.parametrize("where", ["length", "MAC"])
+@pytest.mark.parametrize("where", ["length", "MAC", "total"])
 def test_frames_that_the_client_did_not_send(tcp, where):
     channel = opened(tcp.server.port)
     frame = bytearray(channel.framed(Request(Op.SET, 1, 1, (b"k", b"v", b"")).encode()))
     if where == "length":
         frame[0:4] = struct.pack("<I", 1 << 30)
-    else:
+    elif where == "MAC":
         frame[-1] ^= 1
+    else:
+        frame = bytearray(channel.framed(bytes(40 << 20))[:28])
     channel.sock.sendall(frame)
     assert is_dropped(channel.sock)
     assert not tcp.server.check(["k"])

@@ -16,7 +16,7 @@ from tfring.job.handshake.connector import connect_once
 from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.mac import Arriving, Channel
+from tfring.job.security.mac import Channel
 from tfring.job.store.errors import (
     StoreAuthError,
     StoreConnectionError,
@@ -222,7 +222,7 @@ class Connection:
         return ConnectionError("it was closed")
 
     def _exchange(self, channel: Channel, selector: selectors.EpollSelector) -> None:
-        arriving = Arriving(channel, longest_message(Limits()))
+        arriving = channel.arriving(longest_message(Limits()))
         ready = memoryview(b"")
         heard = pinged = time.monotonic()
         was_waiting = wants_write = False
@@ -249,8 +249,7 @@ class Connection:
                     if not data:
                         raise ConnectionResetError("the server closed the connection")
                     heard = time.monotonic()
-                    arriving.add(data)
-                    while (message := arriving.next()) is not None:
+                    for message in arriving.feed(data):
                         self._calls.take(Answer.decode(message))
 
     def _send(self, channel: Channel, ready: memoryview, ping: bool) -> memoryview:

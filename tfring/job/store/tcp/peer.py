@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tfring.job.handshake.keepalive import keep_alive
-from tfring.job.security.mac import Arriving, Channel
+from tfring.job.security.mac import Channel
 from tfring.job.store.table import Change, Limits
 from tfring.job.store.tcp.messages import Answer, Kind, Request, longest_message
 from tfring.job.store.watch import Newest
@@ -105,7 +105,8 @@ class Peer:
         self.waiting: dict[int, Waiting] = {}
         self.watches: dict[int, PeerWatch] = {}
         self._channel = channel
-        self._arriving = Arriving(channel, longest_message(limits))
+        self._arriving = channel.arriving(longest_message(limits))
+        self._messages: Iterator[bytes] = iter(())
         self._used_up = True
         self._answers: deque[Answer] = deque()
         self._ready = memoryview(b"")
@@ -135,7 +136,7 @@ class Peer:
             data = self.sock.recv(_READ_BYTES)
             if not data:
                 raise ConnectionResetError
-            self._arriving.add(data)
+            self._messages = self._arriving.feed(data)
             self._used_up = False
 
     def requests(self) -> Iterator[Request]:
@@ -144,7 +145,7 @@ class Peer:
         IntegrityError: it was not the client that sent this. ValueError: it is no request.
         """
         while self.takes_requests:
-            message = self._arriving.next()
+            message = next(self._messages, None)
             if message is None:
                 self._used_up = True
                 return

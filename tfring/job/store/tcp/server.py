@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tfring.job.handshake.auth import Hello, Role
-from tfring.job.handshake.handshakes import Handshakes
+from tfring.job.handshake.auth import Role
+from tfring.job.handshake.service import ServiceListener
 from tfring.job.security.errors import IntegrityError
 from tfring.job.security.mac import Channel
 from tfring.job.store.errors import StoreError, StoreLimitError
@@ -61,7 +61,7 @@ class StoreServer:
         self._limits = limits or ServerLimits()
         self._role = role
         name = "the store" if role is Role.STORE else "rank 0"
-        self._listener = Handshakes(sock, key, 0, name=name, credential=credential)
+        self._listener = ServiceListener(sock, key, 0, name=name, credential=credential)
         self.address = self._listener.address
         # All below belongs to the thread; close() tells it by _wake.
         self._table = Table(self._changed, self._limits.table)
@@ -121,7 +121,9 @@ class StoreServer:
         now = time.monotonic()
         due = self._listener.next_deadline()
         if (due is not None and due <= now) or any(key.data is None for key, _ in events):
-            self._listener.step(0.0, self._refusal, self._admitted)
+            self._listener.admit(
+                self._role, lambda: len(self._peers) < self._limits.clients, self._admitted
+            )
         for peer in [p for p in self._unopened if p.deadline <= now]:
             self._drop(peer, "it opened no session")
         for session in [s for s in self._gone() if s.ends_at is not None and s.ends_at <= now]:
@@ -137,12 +139,7 @@ class StoreServer:
             return _LONGEST_WAIT
         return min(max(0.0, next_one - time.monotonic()), _LONGEST_WAIT)
 
-    def _refusal(self, hello: Hello) -> str | None:
-        if hello.role is not self._role:
-            return f"a connection for {hello.role.name.lower()}"
-        return None if len(self._peers) < self._limits.clients else "too many connections"
-
-    def _admitted(self, _: Hello, channel: Channel) -> None:
+    def _admitted(self, channel: Channel) -> None:
         peer = Peer(channel, self._limits.table, time.monotonic() + _OPEN_SECONDS)
         self._peers.add(peer)
         self._unopened.add(peer)
