@@ -18,7 +18,7 @@ from typing import Any
 
 from tfring.elastic import process as elastic
 from tfring.elastic.errors import Dismissed
-from tfring.job.bootstrap import mpi, mpi_data
+from tfring.job.bootstrap import mpi_data, mpi_exchange
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.connect import JoinedJob, connect_job
 from tfring.job.bootstrap.inter_op_threads import ensure_inter_op_threads
@@ -377,7 +377,7 @@ def end_of_program(error: BaseException | None = None) -> None:
     # MPI_Finalize waits for all ranks, without a limit: one of them may still evaluate or save the
     # model, for hours. MPI's launcher ends the job if a rank dies instead.
     try:
-        mpi.finalize()
+        mpi_exchange.finalize()
     except Exception:
         _log.exception("MPI could not be finalised")
 

@@ -153,7 +153,7 @@ IMPORTS_BY_NAME = {
     # The rest only ask whether a package is installed or loaded.
     "tfring/job/environments/__init__.py",
     "tfring/job/bootstrap/inter_op_threads.py",
-    "tfring/job/bootstrap/mpi.py",
+    "tfring/job/bootstrap/mpi_exchange.py",
     "tfring/runtime/communicators.py",
     "tfring/job/bootstrap/records.py",
     "tfring/runtime/built.py",

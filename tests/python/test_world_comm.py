@@ -132,8 +132,8 @@ def test_rank_that_does_not_come_under_mpi_is_not_waited_for_for_ever(tmp_path, 
     text = f"""
     import os, time
     from tfring import world
-    from tfring.job.bootstrap import mpi
-    mpi.load_mpi()
+    from tfring.job.bootstrap import mpi_exchange
+    mpi_exchange.load_mpi()
     if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         world.{call}
     time.sleep(5)

@@ -1,6 +1,6 @@
 """The public names, each from where it is defined; __init__.py reads them from this file."""
 
-from tfring.job.bootstrap.mpi import threads_supported as threads_supported
+from tfring.job.bootstrap.mpi_exchange import threads_supported as threads_supported
 from tfring.job.handshake.listener import bind as bind
 from tfring.job.security.errors import IntegrityError as IntegrityError
 from tfring.job.security.mac import Channel as Channel

@@ -77,7 +77,7 @@ def ranks_in(group: Any, comm: Any) -> list[int]:
 
 
 def free_group(group: Any) -> None:
-    """Frees a group, unless MPI is finalised already."""
+    """Frees a group that MpiExchange.group returned, unless MPI is finalised already."""
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and not module.Is_finalized():
         group.Free()

@@ -89,33 +89,30 @@ def connect_job(
             identity.rank,
             identity.size,
             settings.mesh_limit,
-            rendezvous=identity.rendezvous is not Rendezvous.STORE,
+            rendezvous=identity.rendezvous is Rendezvous.TCP,
         )
     job = form_job(identity, settings, environ, comm, store)
     rank, source = job.identity.rank, job.identity.source
-    with contextlib.ExitStack() as exchange:
-        if job.exchange is not None:
-            exchange.callback(job.exchange.close)
+    with contextlib.closing(job.exchange), contextlib.ExitStack() as failed:
+        if job.mpi_group is not None:
+            failed.callback(free_group, job.mpi_group)
         records = exchange_records(job, settings, process_sets, last_process_set)
         facts = facts_of(records, rank)
-        # Under MPI there may be no secret; the nonce of rank 0 suffices then.
+        # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         key = expand(key, b"generation")
         data = None
-        if job.exchange is not None and mpi_data.wanted(facts.runtime):
-            data = mpi_data.prepare(job.exchange, job.mpi, source, _native.library_dir())
+        if facts.size > 1 and mpi_data.wanted(facts.runtime):
+            data = mpi_data.prepare(job.exchange, source, _native.library_dir())
         connections = mesh.connect_ranks(
             job.exchange, records, rank, settings, key, deadline, cancel
         )
-    group = None
-    if job.mpi is not None:
-        group = job.mpi.comm.Get_group()
-        job.mpi.comm.Free()
+        failed.pop_all()
     return JoinedJob(
         **vars(connections),
         **vars(facts),
         by_mpi=job.identity.rendezvous is Rendezvous.MPI,
-        mpi_group=group,
+        mpi_group=job.mpi_group,
         key=key if facts.size > 1 else None,
         mpi_data=data,
     )

@@ -8,10 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfring.job.bootstrap import mpi as over_mpi
-from tfring.job.bootstrap.meeting import meet, meet_over_mpi
-from tfring.job.bootstrap.mpi import MpiRanks
-from tfring.job.bootstrap.store_exchange import StoreExchange
+from tfring.job.bootstrap import mpi_exchange
+from tfring.job.bootstrap.exchange import Exchange, SingleRankExchange
+from tfring.job.bootstrap.meeting import meet
 from tfring.job.environments import Identity, Rendezvous
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.sources import optional_secret
@@ -27,11 +26,11 @@ class FormedJob:
     """The ranks of a job, able to exchange values."""
 
     identity: Identity  # our identity with the rank and size of the job
-    # Between the job's ranks; the owner of this object closes it. None: there is one rank.
-    exchange: StoreExchange | None
+    exchange: Exchange  # between the job's ranks; the owner of this object closes it
     secret: str  # text that only the job's ranks know; may be empty under MPI
     one_host: bool = False  # the secret is one of this host: the job cannot have ranks on others
-    mpi: MpiRanks | None = None  # under MPI; the owner of this object frees the communicator
+    # The MPI group of the ranks, which the owner of this object frees; None without MPI.
+    mpi_group: Any = None
 
 
 def form_job(
@@ -52,20 +51,22 @@ def form_job(
     """
     if isinstance(comm, Sequence) and not comm:
         comm = None
-    mpi, met, ranks = _mpi(identity, comm), None, None
+    mpi, over_mpi, ranks = _mpi(identity, comm), None, None
     if mpi is None and identity.rendezvous is Rendezvous.MPI:
         assert identity.fallback is not None
         identity = identity.fallback
     rank, size, by = identity.rank, identity.size, identity.rendezvous
+    secret = ""
     if isinstance(comm, Sequence):
         if mpi is not None:
             rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
         assert size is not None
         comm = ranks = checked_ranks(comm, size, rank)
     if mpi is not None:
+        secret = optional_secret(settings)
         limit = time.monotonic() + settings.start_timeout
-        met = over_mpi.ranks_of(mpi, comm, identity.rank, identity.source, limit)
-        rank, size, by = int(met.comm.rank), int(met.comm.size), Rendezvous.MPI
+        over_mpi = mpi_exchange.exchange_over(mpi, comm, identity.rank, identity.source, limit)
+        rank, size, by = over_mpi.rank, over_mpi.size, Rendezvous.MPI
     elif ranks is not None:
         rank, size = ranks.index(rank), len(ranks)
         by = by if size > 1 else Rendezvous.NONE
@@ -80,12 +81,10 @@ def form_job(
             local_rank=None,
             local_size=None,
         )
-    if met is not None:
-        secret = optional_secret(settings)
-        exchange = meet_over_mpi(met, identity, settings) if size != 1 else None
-        return FormedJob(job, exchange, secret, mpi=met)
+    if over_mpi is not None:
+        return FormedJob(job, over_mpi, secret, mpi_group=over_mpi.group())
     if by is Rendezvous.NONE:
-        return FormedJob(job, None, "")
+        return FormedJob(job, SingleRankExchange(), "")
     if ranks is not None and 0 not in ranks:
         raise ValueError(
             f"init(comm={ranks}): without MPI all connect to rank 0, which is not among these: "
@@ -109,8 +108,8 @@ def _mpi(identity: Identity, comm: Any) -> Any:
     if not by_communicator and identity.rendezvous is not Rendezvous.MPI:
         return None
     try:
-        mpi = over_mpi.load_mpi()
-        over_mpi.check_world(mpi, identity.size, identity.source)
+        mpi = mpi_exchange.load_mpi()
+        mpi_exchange.check_world(mpi, identity.size, identity.source)
     except BootstrapError as error:
         if comm is not None or identity.fallback is None:
             raise

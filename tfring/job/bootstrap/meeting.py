@@ -3,7 +3,7 @@
 All know the address and a sequence of ports. The launcher may have opened one of them for rank 0.
 With `init(init_method="file:///path")` a file says where rank 0 is: it has mode 0600 and holds the
 secret of the store. Rank 0 writes it, replaces the file of an earlier job, and removes its own when
-the job has begun. Under MPI rank 0 sends the same to all.
+the job has begun.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfring.job.bootstrap import hosts
 from tfring.job.bootstrap.listening import listen, stop_listening
-from tfring.job.bootstrap.mpi import MpiRanks
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.bootstrap.store_exchange import StoreExchange, TooEarlyError
 from tfring.job.environments import Identity, Rendezvous
@@ -60,8 +59,7 @@ _PORTS = range(20000, 32000)
 # Of the store: what each rank may set in it.
 _KEYS_OF_A_RANK = 16
 _MOST = ServerLimits()
-# With a file or MPI: for one address of rank 0's host, and before the file is read again.
-_JOB_ID = "place"
+# With a file: for one address of rank 0's host, and before the file is read again.
 _MOST_ADDRESSES = 32
 _FILE_SECONDS = 3.0
 _FILE_PAUSE_SECONDS = 0.05
@@ -125,7 +123,7 @@ def meet(
                 failed.callback(owned.close)
                 if meeting is None:
                     path = Path(str(identity.address))
-                    store = file_store(path, rank, size, settings, patience, owned)
+                    store = file_store(path, rank, size, patience, owned)
                 elif rank == 0:
                     store, secret = serve(meeting, size, owned), meeting.secret.text
                 else:
@@ -143,25 +141,6 @@ def meet(
         time.sleep(_EARLY_SECONDS)
     secret = secret or store.secret() or ""
     return exchange, secret or secret_of_this_user(), not secret
-
-
-def meet_over_mpi(ranks: MpiRanks, identity: Identity, settings: Settings) -> StoreExchange:
-    """Meets the other ranks in a store that rank 0 serves; MPI tells them where."""
-    rank, size = int(ranks.comm.rank), int(ranks.comm.size)
-    patience = Patience(f"rank {rank}", ranks.deadline - time.monotonic())
-    with contextlib.ExitStack() as failed:
-        owned = contextlib.ExitStack()
-        failed.callback(owned.close)
-        if rank == 0:
-            here = hosts.LOOPBACK if identity.local_size == identity.size else ""
-            store, place = _served(settings.bind_addr or here, size, settings, owned)
-            ranks.broadcast(json.dumps(place._asdict()))
-        else:
-            text = ranks.broadcast("")
-            store = _found(lambda: text, "which MPI has told", rank, patience, owned)
-        exchange = StoreExchange(store, rank, range(size), patience, owned=owned)
-        failed.pop_all()
-    return exchange
 
 
 def _meeting(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Meeting:
@@ -302,12 +281,7 @@ def _connect(
 
 
 def file_store(
-    path: Path,
-    rank: int,
-    size: int,
-    settings: Settings,
-    patience: Patience,
-    owned: contextlib.ExitStack,
+    path: Path, rank: int, size: int, patience: Patience, owned: contextlib.ExitStack
 ) -> TCPStore:
     """Returns the store of the job; rank 0 serves it and says in the file where.
 
@@ -317,29 +291,19 @@ def file_store(
     reached.
     """
     if rank != 0:
-        return _found(lambda: read_secret_file(path), f"which is in {path}", rank, patience, owned)
-    store, place = _served("", size, settings, owned)
-    owned.enter_context(_written(path, json.dumps(place._asdict())))
+        return _found(path, rank, patience, owned)
+    secret = fresh_secret()
+    store = serve(Meeting("", [0], job_key(secret, "file")), size, owned)
+    owned.enter_context(_written(path, store.port, secret))
     return store
 
 
-def _served(
-    bind_address: str, size: int, settings: Settings, owned: contextlib.ExitStack
-) -> tuple[TCPStore, _Place]:
-    """Rank 0: serves a store at a free port; returns it, and what others need to find it."""
-    secret = fresh_secret()
-    store = serve(Meeting("", [0], job_key(secret, _JOB_ID), bind_address), size, owned)
-    found = [each for each in hosts.interface_addresses() if not each.loopback]
-    found = [each for each in found if each.interface in settings.interface] or found
-    addresses = [each.address for each in found[:_MOST_ADDRESSES]]
-    if settings.advertise_addr:
-        addresses.insert(0, hosts.split_port(settings.advertise_addr)[0])
-    return store, _Place(hosts.host_identity(), addresses, store.port, secret)
-
-
 @contextlib.contextmanager
-def _written(path: Path, text: str) -> Iterator[None]:
+def _written(path: Path, port: int, secret: str) -> Iterator[None]:
     """Says in the file where rank 0 listens, while the block runs."""
+    addresses = [each.address for each in hosts.interface_addresses() if not each.loopback]
+    place = _Place(hosts.host_identity(), addresses[:_MOST_ADDRESSES], port, secret)
+    text = json.dumps(place._asdict())
     try:
         replace_file(path, text)
     except OSError as error:
@@ -354,15 +318,13 @@ def _written(path: Path, text: str) -> Iterator[None]:
                 path.unlink()
 
 
-def _found(
-    read: Callable[[], str], where: str, rank: int, patience: Patience, owned: contextlib.ExitStack
-) -> TCPStore:
-    """Returns the store whose address and key `read` returns; it is called again and again."""
+def _found(path: Path, rank: int, patience: Patience, owned: contextlib.ExitStack) -> TCPStore:
+    """Returns the store whose address and key are in the file."""
     reason: Exception = TimeoutError("rank 0 has not come")
     while not patience.is_over:
         try:
-            place = _Place(**json.loads(read()))
-            key = job_key(place.secret, _JOB_ID)
+            place = _Place(**json.loads(read_secret_file(path)))
+            key = job_key(place.secret, "file")
             here = place.host == hosts.host_identity()
             for address in [hosts.LOOPBACK] if here else place.addresses:
                 try:
@@ -373,16 +335,16 @@ def _found(
             reason = error
         if rank == 1:  # one of those that wait is enough
             said = reason
-            patience.tell(lambda: f"rank 0 at the address {where} ({said})")  # noqa: B023
+            patience.tell(lambda: f"rank 0, whose address is in {path} ({said})")  # noqa: B023
         time.sleep(_FILE_PAUSE_SECONDS)
     raise BootstrapError(
-        f"rank {rank} waited {patience.seconds:g} s for rank 0 at the address {where}: {reason}. "
-        "Look at the output of rank 0, and check that both see the same file and network"
+        f"rank {rank} waited {patience.seconds:g} s for rank 0, whose address should be in {path}: "
+        f"{reason}. Look at the output of rank 0, and check that both see the same file"
     )
 
 
 class _Place(NamedTuple):
-    """Where rank 0 is: `host` is the identity of its host."""
+    """What the file says: `host` is the identity of rank 0's host."""
 
     host: str
     addresses: list[Any]

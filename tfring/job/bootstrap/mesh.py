@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.bootstrap.exchange import Exchange, run_on_all_ranks
 from tfring.job.bootstrap.hosts import (
     LOOPBACK,
     InterfaceAddress,
@@ -25,7 +26,6 @@ from tfring.job.bootstrap.hosts import (
     split_port,
 )
 from tfring.job.bootstrap.records import Record
-from tfring.job.bootstrap.store_exchange import StoreExchange, run_on_all_ranks
 from tfring.job.handshake import auth
 from tfring.job.handshake.connector import connect
 from tfring.job.handshake.descriptors import raise_descriptor_limit
@@ -131,7 +131,7 @@ def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: boo
 
 
 def connect_ranks(
-    exchange: StoreExchange | None,
+    exchange: Exchange,
     records: list[Record],
     rank: int,
     settings: Settings,
@@ -141,7 +141,7 @@ def connect_ranks(
 ) -> Connections:
     """Opens our listener, exchanges the addresses and makes all connections of this rank."""
     mine, size = records[rank], len(records)
-    if exchange is None:
+    if size == 1:
         return Connections()
     listener: Listener | None = None
     connections: Connections | None = None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfring.job.bootstrap.mpi import MpiRanks, threads_supported
-from tfring.job.bootstrap.store_exchange import StoreExchange, run_on_all_ranks
+from tfring.job.bootstrap.exchange import Exchange, run_on_all_ranks
+from tfring.job.bootstrap.mpi_exchange import MpiExchange, threads_supported
 from tfring.job.handshake.errors import BootstrapError
 from tfring.runtime.settings.setting import SettingError
 
@@ -56,28 +56,32 @@ class MpiData(NamedTuple):
     communicator: int  # of all ranks, as Fortran numbers it; the runtime frees it
 
 
-def prepare(exchange: StoreExchange, ranks: MpiRanks | None, source: str, folder: Path) -> MpiData:
+def prepare(exchange: Exchange, source: str, folder: Path) -> MpiData:
     """Makes a communicator for the data, and returns what the runtime needs of it.
 
     All ranks call it at the same time. `folder` has the plug-ins; `source` started the job.
 
     BootstrapError: a rank has no plug-in for its MPI.
     """
+    found: list[tuple[MpiExchange, Path]] = []
+
+    def find_plugin() -> None:
+        found.append(find(exchange, source, folder))
+
     # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
-    plugins = run_on_all_ranks(exchange, lambda: str(find(ranks, source, folder)))
-    assert ranks is not None
-    plugin = plugins[int(ranks.comm.rank)]
-    return MpiData(plugin, str(ranks.mpi.__file__), ranks.another().py2f())
+    run_on_all_ranks(exchange, find_plugin)
+    met, plugin = found[0]
+    return MpiData(str(plugin), str(met.mpi.__file__), met.another().py2f())
 
 
-def find(ranks: MpiRanks | None, source: str, folder: Path) -> Path:
-    """Returns the plug-in for the MPI of this process; BootstrapError if there is none."""
-    if ranks is None:
+def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
+    """Returns the exchange and the plug-in for the MPI of this process; BootstrapError if none."""
+    if not isinstance(exchange, MpiExchange):
         raise BootstrapError(
             f"{_ASKED}, and the ranks did not meet over MPI but by {source}: start the job with "
             f"mpirun, or set TFRING_{SETTING}=auto"
         )
-    mpi = ranks.mpi
+    mpi = exchange.mpi
     if not threads_supported():
         raise BootstrapError(
             f"{_ASKED}, and MPI was started without MPI_THREAD_MULTIPLE, while tfring calls it "
@@ -91,7 +95,7 @@ def find(ranks: MpiRanks | None, source: str, folder: Path) -> Path:
             f"(plug-ins: {built}): build tfring where mpi.h of that MPI is found "
             f"(`tfring help installation`), or set TFRING_{SETTING}=auto"
         )
-    return plugin
+    return exchange, plugin
 
 
 def library(mpi: Any) -> str:

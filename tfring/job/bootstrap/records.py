@@ -107,8 +107,7 @@ def exchange_records(
 ) -> list[Record]:
     """Sends our record to all ranks and returns the records of all."""
     mine = Record.of_this_process(job.identity, settings, process_sets, last_process_set)
-    own = mine.to_json()
-    values = [own] if job.exchange is None else job.exchange.allgather(own)
+    values = job.exchange.allgather(mine.to_json())
     check_versions(values)
     records = [Record.from_json(value, rank) for rank, value in enumerate(values)]
     _check(records, job, settings)
@@ -132,7 +131,7 @@ def _check(records: list[Record], job: FormedJob, settings: Settings) -> None:
             f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
         )
     if over_hosts and not job.secret and not settings.insecure and identity.rank == 0:
-        _warn_of_open_key("MPI" if job.mpi is not None else "The store")
+        _warn_of_open_key("MPI" if job.mpi_group is not None else "The store")
 
 
 @functools.cache

@@ -12,13 +12,13 @@ with its connection, and rank 0 notices which rank is lost.
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from tfring.job.bootstrap.exchange import decode, encode
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.store import (
@@ -30,6 +30,8 @@ from tfring.job.store import (
 )
 from tfring.runtime.texts.ranks import ranks_text
 
+# One rank's record has about 1 KiB.
+MAX_RECORD_BYTES = 64 << 10
 _PREFIX = "tfring/init/"
 # Added to the time limit, so that rank 0 can still tell the others which rank is missing.
 _REPORT_SECONDS = 5.0
@@ -97,24 +99,25 @@ class StoreExchange:
         self._deadline += _REPORT_SECONDS
 
     def allgather(self, value: Any) -> list[Any]:
-        """Gives every rank the values of all ranks, in the order of the members.
-
-        Every rank makes the same calls in the same order, from one thread. Values are JSON.
-
-        BootstrapError: a rank did not take part in time, or failed.
-        """
+        """See `Exchange.allgather`."""
+        data = encode(value)
+        if len(data) > MAX_RECORD_BYTES:
+            raise BootstrapError(f"rank {self._rank} has a record of {len(data)} bytes")
         number, self._round = self._round, self._round + 1
         with self._store_errors():
             if self._rank == 0:
                 return self._hand_out(number, value)
-            self._store.set(self._key(number, self._rank), json.dumps(value))
+            self._store.set(self._key(number, self._rank), data)
             patience = self._left() + _REPORT_SECONDS  # when its time is up rank 0 says who is lost
-            answer = json.loads(
-                zlib.decompress(self._store.get(self._key(number, "all"), patience))
-            )
-            if "error" in answer:
-                raise BootstrapError(str(answer["error"]))
-            return list(answer["values"])
+            limit = MAX_RECORD_BYTES * (len(self._members) + 1)
+            answer = _unpacked(self._store.get(self._key(number, "all"), patience), limit)
+            if not isinstance(answer, dict) or "error" in answer:
+                text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
+                raise BootstrapError(str(text))
+            values = answer.get("values")
+            if not isinstance(values, list) or len(values) != len(self._members):
+                raise BootstrapError("rank 0 sent a malformed list of records")
+            return values
 
     def close(self) -> None:
         """Leaves; rank 0 removes the keys when the others have read them. Never fails."""
@@ -155,7 +158,7 @@ class StoreExchange:
         name, _, what = kind.partition("/")
         if kind == "arrived":
             if change.value is not None:
-                self._answer(last, json.loads(change.value))
+                self._answer(last, decode(change.value))
         elif name != self._name or not last.isdigit() or int(last) not in self._others:
             return
         elif what == "joined" and change.value is None:
@@ -168,11 +171,15 @@ class StoreExchange:
             self._values.setdefault(int(what), {})[int(last)] = change.value
 
     def _answer(self, token: str, arrival: Any) -> None:
-        members = list(arrival["members"] or range(arrival["size"]))
+        try:
+            rank, size = int(arrival["rank"]), int(arrival["size"])
+            members = [int(member) for member in arrival["members"] or range(size)]
+        except (KeyError, TypeError, ValueError):
+            return  # of another version of tfring, perhaps
         answer: dict[str, Any] = {"name": self._name}
         if members != self._members:
-            answer = self._refusal(arrival["rank"], members)
-        self._store.set(f"{_PREFIX}answer/{token}", json.dumps(answer), timeout=self._left())
+            answer = self._refusal(rank, members)
+        self._store.set(f"{_PREFIX}answer/{token}", encode(answer), timeout=self._left())
         self._made += [f"{_PREFIX}arrived/{token}", f"{_PREFIX}answer/{token}"]
 
     def _refusal(self, rank: int, members: list[int]) -> dict[str, Any]:
@@ -219,7 +226,14 @@ class StoreExchange:
                 self._fail(number, f"the job could not start: rank 0 lost {who} while it started")
             with contextlib.suppress(StoreTimeoutError):
                 self._handle(self._changes.next(self._left()))
-        values = {0: value, **{r: json.loads(data) for r, data in self._values.pop(number).items()}}
+        values: dict[int, Any] = {0: value}
+        for rank, data in self._values.pop(number).items():
+            try:
+                if len(data) > MAX_RECORD_BYTES:
+                    raise BootstrapError(f"a record of {len(data)} bytes")
+                values[rank] = decode(data)
+            except BootstrapError as error:
+                self._fail(number, f"the job could not start: rank {rank}: {error}")
         ordered = [values[rank] for rank in self._members]
         self._store.set(
             self._key(number, "all"), _packed({"values": ordered}), timeout=self._left()
@@ -236,8 +250,8 @@ class StoreExchange:
         members = None if _is_whole(self._members) else self._members
         arrival = {"rank": self._rank, "size": size, "members": members}
         try:
-            self._store.set(f"{_PREFIX}arrived/{token}", json.dumps(arrival), timeout=self._left())
-            answer = json.loads(self._answer_to(token))
+            self._store.set(f"{_PREFIX}arrived/{token}", encode(arrival), timeout=self._left())
+            answer = decode(self._answer_to(token))
         except StoreConnectionError as error:
             if self._owned is None:
                 raise
@@ -298,28 +312,11 @@ def _is_whole(members: list[int]) -> bool:
 
 def _packed(value: Any) -> bytes:
     """JSON, compressed: the records of many ranks are alike, and rank 0 sends them to all."""
-    return zlib.compress(json.dumps(value).encode())
+    return zlib.compress(encode(value))
 
 
-def run_on_all_ranks(exchange: StoreExchange, step: Callable[[], Any]) -> list[Any]:
-    """Runs a step on every rank and returns the results of all; a failure of one fails all.
-
-    The error is this rank's own; else a BootstrapError that names the rank that failed.
-    """
-    failure: Exception | None = None
-    value: Any = None
+def _unpacked(data: bytes, limit: int) -> Any:
     try:
-        value = step()
-    except (BootstrapError, OSError, ValueError) as error:
-        failure = error
-    try:
-        answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
-    except BootstrapError:
-        if failure is None:
-            raise
-    if failure is not None:
-        raise failure
-    for other, answer in enumerate(answers):
-        if answer["error"]:
-            raise BootstrapError(f"the job could not start: rank {other}: {answer['error']}")
-    return [answer["value"] for answer in answers]
+        return decode(zlib.decompressobj().decompress(data, limit))
+    except zlib.error:
+        raise BootstrapError("rank 0 sent a malformed list of records") from None

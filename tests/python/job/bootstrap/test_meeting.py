@@ -14,11 +14,13 @@ from attacks import Relay, Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
+    exchange,
     hosts,
     meeting,
     mesh,
-    mpi,
+    mpi_exchange,
     records,
+    store_exchange,
 )
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.patience import Patience
@@ -222,7 +224,6 @@ def test_a_name_server_that_is_silent(monkeypatch):
         over.wait(60)
         raise socket.gaierror("no answer")
 
-    monkeypatch.setattr(hosts, "LOOKUP_SECONDS", 0.5)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     far = dataclasses.replace(identity(1, 2, 29500), address="far.example")
     with pytest.raises(BootstrapError, match=r"far\.example"):
@@ -254,7 +255,7 @@ def test_mpi_that_does_not_load(connect_all, monkeypatch, caplog):
     def fail():
         raise BootstrapError("mpi4py cannot load an MPI library")
 
-    monkeypatch.setattr(mpi, "load_mpi", fail)
+    monkeypatch.setattr(mpi_exchange, "load_mpi", fail)
     port = free_port()
 
     def work(rank):
@@ -302,7 +303,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_addresses_stays(tmp_path):
     pipe = tmp_path / "addresses"
     os.mkfifo(pipe)
     with contextlib.ExitStack() as owned, pytest.raises(BootstrapError, match="no regular file"):
-        meeting.file_store(pipe, 0, 2, Settings(), Patience("rank 0", 20), owned)
+        meeting.file_store(pipe, 0, 2, Patience("rank 0", 20), owned)
     assert pipe.is_fifo()  # root could remove /dev/null
 
 
@@ -391,3 +392,22 @@ def test_ranks_meet_without_any_port_given():
     assert not errors
     for membership in memberships.values():
         close(membership)
+
+
+def test_records_of_many_ranks_are_small_on_the_wire():
+    mine = records.Record.of_this_process(identity(0, 2, 1), read_settings({})).to_json()
+    many = [
+        {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
+    ]
+    data = store_exchange._packed({"values": many})
+    assert len(data) < len(exchange.encode(many)) / 5
+    assert store_exchange._unpacked(data, 1 << 30) == {"values": many}
+    with pytest.raises(BootstrapError):
+        store_exchange._unpacked(data, 1000)  # the unpacked size is bounded
+
+
+def test_that_the_key_travels_openly_is_said_once(caplog):
+    records._warn_of_open_key.cache_clear()
+    for _ in range(2):
+        records._warn_of_open_key("MPI")
+    assert caplog.text.count("MPI sends this job's key between hosts unencrypted") == 1

@@ -12,6 +12,7 @@ from launcher_tools import ROOT, finish, mpirun, run, write_script
 from tiers import slow
 
 from tfring.job.bootstrap import mpi_data
+from tfring.job.bootstrap.exchange import SingleRankExchange
 from tfring.job.handshake.errors import BootstrapError
 from tfring.runtime import _native
 from tfring.runtime.settings.setting import SettingError
@@ -164,7 +165,7 @@ def test_ranks_that_did_not_meet_over_mpi(tmp_path):
     assert done.returncode != 0
     assert "the ranks did not meet over MPI" in done.stderr + done.stdout
     with pytest.raises(BootstrapError, match="start the job with mpirun"):
-        mpi_data.find(None, "a test", LIBRARIES)
+        mpi_data.find(SingleRankExchange(), "a test", LIBRARIES)
 
 
 def test_elastic_jobs_refuse_it():

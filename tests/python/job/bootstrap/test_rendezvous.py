@@ -16,11 +16,13 @@ import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
+    exchange,
     hosts,
     listening,
     meeting,
     mesh,
     records,
+    store_exchange,
 )
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.hosts import InterfaceAddress
@@ -304,6 +306,7 @@ def test_common_network_is_not_a_bridge_that_looks_the_same_everywhere():
 def test_records_survive_json():
     mine = records.Record.of_this_process(identity(0, 2, 1), read_settings({}))
     assert records.Record.from_json(json.loads(json.dumps(mine.to_json())), 0) == mine
+    assert len(exchange.encode(mine.to_json())) < store_exchange.MAX_RECORD_BYTES
     with pytest.raises(BootstrapError, match="rank 3 describes itself as rank 0"):
         records.Record.from_json(mine.to_json(), 3)
 

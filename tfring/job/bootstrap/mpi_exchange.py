@@ -1,4 +1,4 @@
-"""Jobs under MPI: which processes they have, and a text from rank 0. Nothing is pickled.
+"""The exchange through MPI, with byte buffers only: nothing is pickled.
 
 Every wait for other processes has a time limit: requests are polled, and the one call for which MPI
 has no request runs in a thread.
@@ -11,9 +11,11 @@ import shutil
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from tfring.job.bootstrap import exchange
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.runtime.communicators import is_null
@@ -23,39 +25,75 @@ _finalize_mpi = False
 # Requests that timed out. They hold their buffers, which MPI may still write to.
 _abandoned: list[Any] = []
 
-_TEXT_BYTES = 4096  # of what rank 0 sends to all
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
+_REPORT_SECONDS = 5.0
 _FIRST_PAUSE = 0.0001
 _LONGEST_PAUSE = 0.002
 
 
-class MpiRanks(NamedTuple):
-    """The processes of a job that MPI has brought together.
+class MpiExchange:
+    """Exchanges values over a communicator.
 
-    The communicator is the owner's, so that messages in it cannot match those of the user's
-    program. Used by the thread that called init.
+    Used by the thread that called init. Owns its communicator, so that its messages cannot match
+    those of the user's program.
     """
 
-    mpi: Any  # the module mpi4py.MPI
-    comm: Any
-    deadline: float  # of every wait, by time.monotonic()
+    def __init__(self, mpi: Any, comm: Any, deadline: float) -> None:
+        """Takes over `comm`; every wait ends at `deadline` (``time.monotonic()``)."""
+        self._mpi = mpi
+        self._comm = comm
+        self.rank, self.size = int(comm.rank), int(comm.size)
+        self._deadline = deadline
+        self._timed_out = False
+
+    @property
+    def mpi(self) -> Any:
+        """The module mpi4py.MPI."""
+        return self._mpi
+
+    def group(self) -> Any:
+        """Returns an MPI group of the processes, by rank; the caller owns it."""
+        return self._comm.Get_group()
 
     def another(self) -> Any:
         """Returns a new communicator of the processes; the caller owns it. All of them call it."""
-        return duplicate(self.comm, self.deadline)
+        return duplicate(self._comm, self._deadline)
 
-    def broadcast(self, text: str) -> str:
-        """Returns the text of rank 0, of at most 4 KiB. All of them call it.
+    def allgather(self, value: Any) -> list[Any]:
+        """See `Exchange.allgather`."""
+        mine = exchange.encode(value)
+        lengths = array("i", [0] * self._comm.size)
+        own_length = array("i", [len(mine)])
+        self._wait(
+            self._comm.Iallgather([own_length, self._mpi.INT], [lengths, self._mpi.INT]),
+        )
+        everything = bytearray(sum(lengths))
+        self._wait(
+            self._comm.Iallgatherv(
+                [mine, self._mpi.BYTE], [everything, (list(lengths), None), self._mpi.BYTE]
+            )
+        )
+        values, begin = [], 0
+        for length in lengths:
+            values.append(exchange.decode(bytes(everything[begin : begin + length])))
+            begin += length
+        return values
 
-        BootstrapError: not all of them called it in time.
-        """
-        data = bytearray(text.encode().ljust(_TEXT_BYTES))
-        request = self.comm.Ibcast([data, self.mpi.BYTE], root=0)
-        wait(request, self.deadline, self.comm)
-        return data.decode().rstrip()
+    def close(self) -> None:
+        """Frees the communicator, unless a request on it timed out."""
+        if not self._timed_out:
+            self._comm.Free()
+
+    def _wait(self, request: Any) -> None:
+        try:
+            wait(request, self._deadline, self._comm)
+        except BootstrapError:
+            self._timed_out = True
+            raise
 
 
-def ranks_of(mpi: Any, comm: Any, rank: int, source: str, deadline: float) -> MpiRanks:
-    """Returns the processes of `comm`: a communicator, or ranks; None: all.
+def exchange_over(mpi: Any, comm: Any, rank: int, source: str, deadline: float) -> MpiExchange:
+    """Returns an exchange between the processes of `comm`: a communicator, or ranks; None: all.
 
     `source` says that this is `rank` of all. All processes of `comm` call it.
 
@@ -82,7 +120,7 @@ def ranks_of(mpi: Any, comm: Any, rank: int, source: str, deadline: float) -> Mp
         raise ValueError("init(comm=...) got an intercommunicator: pass the result of its Merge()")
     else:
         own = duplicate(comm, deadline)
-    return MpiRanks(mpi, own, deadline)
+    return MpiExchange(mpi, own, deadline + _REPORT_SECONDS)
 
 
 def wait(request: Any, deadline: float, comm: Any) -> None:
