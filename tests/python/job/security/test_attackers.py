@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -94,6 +95,38 @@ def test_flood_and_port_scan_while_a_job_starts():
     assert not errors
     for membership in memberships.values():
         close(membership)
+
+
+def test_slowloris():
+    """More connections than the handshakes kept at once, each with a byte now and then."""
+    listener = Listener(bind("127.0.0.1", 0, 1024), KEY, 0)
+    stop = threading.Event()
+    strangers = []
+
+    def drip():
+        while not stop.is_set():
+            for sock in strangers:
+                with contextlib.suppress(OSError):
+                    sock.send(auth._MAGIC[:1])
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=drip)
+    result = {}
+    accepting = threading.Thread(
+        target=lambda: result.update(listener.accept({(RENDEZVOUS, 1)}, time.monotonic() + 20))
+    )
+    accepting.start()
+    strangers += [socket.create_connection(listener.address) for _ in range(700)]
+    thread.start()
+    hello = auth.Hello(RENDEZVOUS, 1, 0)
+    mine = connect(*listener.address, KEY, hello, time.monotonic() + 20)
+    accepting.join(30)
+    stop.set()
+    thread.join(10)
+    assert list(result) == [(RENDEZVOUS, 1)]
+    for sock in [*strangers, mine.sock, result[RENDEZVOUS, 1].sock]:
+        sock.close()
+    listener.close()
 
 
 EXHAUSTION = """
