@@ -10,7 +10,8 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import LOOKUP_SECONDS, resolve
@@ -24,7 +25,8 @@ _IFF_LOOPBACK = 0x8
 LOOPBACK = "127.0.0.1"
 
 
-class InterfaceAddress(NamedTuple):
+@dataclass(frozen=True)
+class InterfaceAddress:
     """One address of one network interface that is up."""
 
     interface: str
@@ -36,6 +38,20 @@ class InterfaceAddress(NamedTuple):
     def network(self) -> str:
         """The network that the address belongs to, for example 10.1.0.0/16."""
         return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
+
+    def to_json(self) -> list[Any]:
+        """Returns a JSON value."""
+        return [self.interface, self.address, self.prefix, self.loopback]
+
+    @staticmethod
+    def from_json(value: Any) -> InterfaceAddress:
+        """Reads what to_json() of another rank returned; BootstrapError for anything else."""
+        try:
+            name, address, prefix, loopback = value
+            checked = str(ipaddress.ip_address(address))
+            return InterfaceAddress(str(name), checked, int(prefix), bool(loopback))
+        except (TypeError, ValueError):
+            raise BootstrapError(f"a rank sent {value!r}, which is not an address") from None
 
 
 def host_name() -> str:

@@ -40,7 +40,10 @@ _MUST_BE_EQUAL = (
 
 @dataclass(frozen=True)
 class Record:
-    """One rank's description of itself. It comes from a process that knows the secret."""
+    """One rank's description of itself.
+
+    from_json() checks its types, although it comes from a process that knows the secret.
+    """
 
     rank: int
     host: str
@@ -87,15 +90,31 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON value."""
-        return dict(self.__dict__)
+        return {**self.__dict__, "addresses": [a.to_json() for a in self.addresses]}
 
     @staticmethod
     def from_json(value: Any, rank: int) -> Record:
         """Reads what to_json() of rank ``rank`` returned; BootstrapError for anything else."""
         try:
-            addresses = [InterfaceAddress(*address) for address in value["addresses"]]
-            record = Record(**{**value, "addresses": addresses})
-        except (KeyError, TypeError):
+            record = Record(
+                rank=int(value["rank"]),
+                host=str(value["host"]),
+                host_id=str(value["host_id"]),
+                pid=int(value["pid"]),
+                version=str(value["version"]),
+                local_rank=_optional(value["local_rank"]),
+                local_size=_optional(value["local_size"]),
+                mesh_limit=int(value["mesh_limit"]),
+                nonce=str(value["nonce"]),
+                addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
+                settings={SETTINGS[k].name: str(v) for k, v in value["settings"].items()},
+                process_sets=int(value["process_sets"]),
+                last_process_set=int(value["last_process_set"]),
+                python=str(value["python"]),
+                tensorflow=str(value["tensorflow"]),
+                job_id=str(value["job_id"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise BootstrapError(f"rank {rank} sent a malformed record") from None
         if record.rank != rank:
             raise BootstrapError(f"rank {rank} describes itself as rank {record.rank}")
@@ -163,7 +182,7 @@ def check_versions(values: list[Any]) -> None:
 
 
 def _text(value: Any, key: str) -> str:
-    return str(value.get(key, ""))
+    return str(value.get(key, "")) if isinstance(value, dict) else ""
 
 
 def _tensorflow_version() -> str:
@@ -172,6 +191,10 @@ def _tensorflow_version() -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return ""
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 @dataclass(kw_only=True)

@@ -158,7 +158,7 @@ class StoreExchange:
         name, _, what = kind.partition("/")
         if kind == "arrived":
             if change.value is not None:
-                self._answer(last, decode(change.value))
+                self._answer(last, change.value)
         elif name != self._name or not last.isdigit() or int(last) not in self._others:
             return
         elif what == "joined" and change.value is None:
@@ -170,11 +170,12 @@ class StoreExchange:
         elif what.isdigit() and change.value is not None:
             self._values.setdefault(int(what), {})[int(last)] = change.value
 
-    def _answer(self, token: str, arrival: Any) -> None:
+    def _answer(self, token: str, data: bytes) -> None:
         try:
+            arrival = decode(data)
             rank, size = int(arrival["rank"]), int(arrival["size"])
             members = [int(member) for member in arrival["members"] or range(size)]
-        except (KeyError, TypeError, ValueError):
+        except (BootstrapError, KeyError, TypeError, ValueError, OverflowError):
             return  # of another version of tfring, perhaps
         answer: dict[str, Any] = {"name": self._name}
         if members != self._members:
@@ -256,6 +257,8 @@ class StoreExchange:
             if self._owned is None:
                 raise
             raise TooEarlyError(f"rank 0 ended before it took rank {self._rank}: {error}") from None
+        if not isinstance(answer, dict):
+            answer = {}
         if answer.get("later"):
             raise TooEarlyError(
                 f"rank {self._rank} is not in the list of rank 0's init(comm=[...]), so rank 0 did "
@@ -264,6 +267,8 @@ class StoreExchange:
             )
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))
+        if "name" not in answer:
+            raise BootstrapError(f"rank 0 sent rank {self._rank} a malformed answer")
         self._name = str(answer["name"])
         key, until = self._key("joined", self._rank), time.monotonic() + _TWICE_SECONDS
         while self._store.compare_set(key, "", token, self._left()) != token.encode():

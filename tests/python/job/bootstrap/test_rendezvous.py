@@ -199,7 +199,18 @@ def test_rank_that_is_lost_while_the_job_starts_is_noticed_at_once():
         assert "rank 0 lost rank 1 while it started" in str(errors[rank])
 
 
-def test_a_record_of_another_version():
+@pytest.mark.parametrize(
+    "payload,words",
+    [
+        (b"x" * (store_exchange.MAX_RECORD_BYTES + 1), "rank 1: a record of 65537 bytes"),
+        (b"{]}", "not JSON"),
+        (b"{}", "malformed record"),
+        (b"null", "malformed record"),
+        (b'{"version":"0.0.9"}', "rank 1 on host  has tfring 0.0.9, rank 0 on host"),
+    ],
+)
+def test_malformed_records_from_a_member(payload, words):
+    """A peer that knows the secret cannot make rank 0 crash."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=30)
 
@@ -208,11 +219,12 @@ def test_a_record_of_another_version():
             return connect_job(identity(0, 2, port), settings, {})
         _, found = joined(port, 1, 2)
         with contextlib.closing(found), contextlib.suppress(BootstrapError):
-            found.allgather({"version": "0.0.9"})
+            found._store.set(found._key(0, 1), payload)
+            found._store.get(found._key(0, "all"), 20)
         return None
 
     _, errors = run_ranks(work, range(2))
-    assert "rank 1 on host  has tfring 0.0.9, rank 0 on host" in str(errors[0])
+    assert isinstance(errors[0], BootstrapError) and words in str(errors[0])
 
 
 def test_rank_0s_settings_count_for_all(connect_all, caplog):
@@ -240,6 +252,17 @@ def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     _, errors = connect_all(2, each=[good, bad])
     assert "nope0" in str(errors[1])
     assert "rank 1" in str(errors[0]) and "nope0" in str(errors[0])
+
+
+def test_interface_is_respected(connect_all):
+    own = [a for a in hosts.interface_addresses() if not a.loopback]
+    if not own:
+        pytest.skip("this machine has only a loopback interface")
+    settings = Settings(secret=SECRET, start_timeout=20, interface=(own[0].interface,))
+    memberships, errors = connect_all(2, settings)
+    assert not errors
+    with socket.socket(fileno=os.dup(memberships[0].data_fds[1])) as sock:
+        assert sock.getsockname()[0] == own[0].address
 
 
 def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from bootstrap_jobs import SECRET, close, run_ranks
 from own_store import OwnStore
 
@@ -107,8 +108,10 @@ def test_what_a_killed_job_has_left_confuses_nobody():
     """All ranks were killed, in any phase, after rank 0 had answered."""
     with OwnStore() as store:
         for rank in (1, 2):
-            arrival = {"rank": rank, "size": 3, "members": None}
+            arrival = {"rank": rank, "size": 3}
             store.set(f"tfring/init/arrived/old{rank}", json.dumps(arrival))
+        for number, foreign in enumerate((b"{]}", b"null", b"[1]", b'{"rank": "a", "size": []}')):
+            store.set(f"tfring/init/arrived/foreign{number}", foreign)
         store.set("tfring/init/answer/old1", json.dumps({"name": "oldname"}))
         store.set("tfring/init/oldname/joined/1", "old1")
         store.set("tfring/init/oldname/0/1", json.dumps({"version": "0"}))
@@ -116,6 +119,13 @@ def test_what_a_killed_job_has_left_confuses_nobody():
         memberships, errors = connect(range(3), 3, lambda _: (store, None))
         assert not errors
         check_and_close(memberships, 3)
+
+
+@pytest.mark.parametrize("answer", [b"{]}", b"null", b"[]", b"{}"])
+def test_an_answer_that_rank_0_did_not_send(monkeypatch, answer):
+    monkeypatch.setattr(StoreExchange, "_answer_to", lambda *_: answer)
+    with OwnStore() as store, pytest.raises(BootstrapError, match=r"malformed|not JSON"):
+        meet(store, 1, 2, LIMIT)
 
 
 def test_everybody_is_told_who_did_not_come():
