@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from launcher_tools import AS_ROOT, finish, mpirun, open_mpi_command, run_python, write_script
 
+from tfring.job.bootstrap.hosts import interface_addresses
+
 core = pytest.importorskip("tfring.runtime._native").core
 pytest.importorskip("mpi4py")
 
@@ -38,6 +40,15 @@ def test_open_mpi(tmp_path, count):
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert lines == sorted(2 * [f"rank {r} of {count}" for r in range(count)])
+
+
+def test_ranks_that_listen_at_one_address(tmp_path):
+    own = [each.address for each in interface_addresses() if not each.loopback]
+    if not own:
+        pytest.skip("this machine has only a loopback interface")
+    variables = {"TFRING_BIND_ADDR": own[0], "TFRING_START_TIMEOUT": "60"}
+    done = mpirun(2, write_script(tmp_path, TOGETHER), **variables)
+    assert done.returncode == 0, done.stderr
 
 
 def test_mpi_that_mpi4py_must_not_start(tmp_path):
