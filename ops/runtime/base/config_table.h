@@ -16,7 +16,8 @@ namespace tfring {
 struct Config {
   // tfring fuses tensors into collectives of at most this many bytes. 0: no fusion.
   int64_t fusion_threshold_bytes = 134217728;
-  // The response cache takes this many requests, which are then sent as ids. 0: no cache.
+  // The response cache takes this many requests, which are then sent as ids. Half of it is for
+  // names that come again. 0: no cache.
   int64_t cache_capacity = 1024;
   // tfring never fuses a grouped collective with others.
   bool disable_group_fusion = false;
