@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointInfo
+from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointInfo, FencedError
 from tfring.checkpoint.manifest import share_data
 from tfring.checkpoint.shares import Share, balanced
 
@@ -156,3 +157,12 @@ def test_some_of_the_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [name for name in opened if name.endswith(".npz")] == [share_data(info.data, 1)]
     with np.load(tmp_path / info.data) as plain:
         assert list(plain) == ["of 0", "blob 0.bin"]
+
+
+def test_a_newer_generation_fences_every_share(tmp_path: Path) -> None:
+    old, new = Ranks(tmp_path, 2), Ranks(tmp_path, 2)
+    new.save(1, [0])
+    for rank in (0, 1):
+        with pytest.raises(FencedError):
+            old.save(9, [rank])
+    assert not [name for name in os.listdir(tmp_path) if "s000000009" in name]
