@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +17,7 @@ import tensorflow as tf
 from tfring.collectives import objects
 from tfring.keras import detect, facts
 from tfring.keras.gradient_hook import hook_of, innermost
-from tfring.keras.model_optimizers import reachable
+from tfring.keras.model_optimizers import hooks_of, reachable
 from tfring.ops import library
 from tfring.runtime import topology
 from tfring.training.local_variables import variable_key
@@ -26,9 +27,11 @@ _LISTED = 5  # variables in a message
 
 
 def before_train_function(model: Any) -> None:
-    """Switches off XLA where it cannot compile collectives.
+    """Drops the train function, unless an earlier call verified it; `fit` then makes another.
 
-    Called when a callback gets its model, before `fit` makes or reuses the train function.
+    Called when a callback gets its model, before `fit` makes or reuses the train function: one that
+    was traced before the optimizer was wrapped would go on without reducing. Switches off XLA where
+    it cannot compile collectives.
     """
     if model is None or not hasattr(model, "optimizer"):  # which compile sets
         return
@@ -42,6 +45,10 @@ def before_train_function(model: Any) -> None:
         )
         model.jit_compile = False
         model.train_function = None
+    known = _verified.get(model)
+    if known is None or not known.holds(model):
+        model.train_function = None
+        _verified.pop(model, None)
 
 
 def at_train_begin(model: Any) -> None:
@@ -69,6 +76,8 @@ def at_train_begin(model: Any) -> None:
             "plain optimizers: wrap those again. If you average weights yourself, say "
             "reduced_by_user=True to BroadcastGlobalVariablesCallback."
         )
+    if hook is not None:
+        _remember(model)
 
 
 def refuse_other_models(weights: Sequence[Any], everywhere: Sequence[Mapping[str, Any]]) -> None:
@@ -128,6 +137,18 @@ def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
         )
 
 
+def settled(model: Any) -> set[Any]:
+    """Returns the keys of variables whose gradients the present train function reduces."""
+    known = _verified.get(model)
+    return set() if known is None or not known.holds(model) else set(known.reduced)
+
+
+def settle(model: Any, reduced: set[Any]) -> None:
+    """Keeps these keys for `settled` in the next `fit`, if it uses the same train function."""
+    known = _remember(model)
+    known.reduced = set(reduced)
+
+
 def may_skip_reduction(model: Any) -> bool:
     """Returns whether a step may apply gradients that were not reduced.
 
@@ -144,3 +165,38 @@ def has_own_train_step(model: Any) -> bool:
     step = getattr(model.train_step, "__func__", model.train_step)
     own = detect.model_class() if detect.is_model(model) else keras.Model
     return step is not own.train_step
+
+
+class _Verified:
+    """A train function that was made while these hooks were in place.
+
+    Its references are weak: the hooks refer to the model, which would never be freed otherwise.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._parts = [_weak(part) for part in _parts(model)]
+        self.reduced: set[Any] = set()
+
+    def holds(self, model: Any) -> bool:
+        """Returns whether the model still has this train function and these hooks."""
+        now = _parts(model)
+        same = (ref() is part for ref, part in zip(self._parts, now, strict=False))
+        return len(now) == len(self._parts) and all(same)
+
+
+_verified: weakref.WeakKeyDictionary[Any, _Verified] = weakref.WeakKeyDictionary()  # by model
+
+
+def _parts(model: Any) -> list[Any]:
+    return [model.train_function, *hooks_of(model).values()]
+
+
+def _remember(model: Any) -> _Verified:
+    known = _verified.get(model)
+    if known is None or not known.holds(model):
+        known = _verified[model] = _Verified(model)
+    return known
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    return weakref.ref(value) if value is not None else lambda: None

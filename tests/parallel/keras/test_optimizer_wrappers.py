@@ -109,5 +109,5 @@ def test_a_wrapper_that_applies_gradients_by_itself_is_found() -> None:
     if hvd.size() == 1:
         pytest.skip("one rank has nothing to reduce")
     optimizer = ByItself(hvd.DistributedOptimizer(sgd()))
-    with pytest.raises(RuntimeError, match=r"No gradient was reduced.*the outermost"):
+    with pytest.raises(RuntimeError, match=r"no gradient was reduced.*the outermost"):
         trained(optimizer, my_data(STEPS), PER_RANK, *hvd.fit_callbacks())

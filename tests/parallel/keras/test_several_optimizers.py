@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras_cases import PER_RANK, assert_same_on_all_ranks, broadcast, my_data, whole_data
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras.model_optimizers import optimizers_of
@@ -40,6 +41,7 @@ class Gan(keras.Model):
             "maker": [wrap(ADAM(0.01))],
         }
         self.how = how
+        self._earlier = tf.function(self._reduced_by_tape)
         self.built = True
 
     def call(self, inputs: Any) -> Any:
@@ -56,15 +58,25 @@ class Gan(keras.Model):
             [v.value for v in self.maker.trainable_variables],
         )
 
+    def _reduced_by_tape(self, x: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            losses = self.losses_of(x)
+        tape = hvd.DistributedGradientTape(tape)
+        pairs = zip(losses, self.variables_of_parts(), strict=True)
+        return [tape.gradient(loss, variables) for loss, variables in pairs]
+
     def gradients(self, x: Any) -> Any:
+        if self.how == "tape":
+            return self._reduced_by_tape(x)
+        if self.how == "function traced before":
+            return self._earlier(x)
         with tf.GradientTape(persistent=True) as tape:
             losses = self.losses_of(x)
         parts = self.variables_of_parts()
         own = [tape.gradient(a, b) for a, b in zip(losses, parts, strict=True)]
-        if self.how == "itself, says so":
+        if self.how in ("itself", "itself, says so"):
             own = [hvd.grouped_allreduce(gradients, op=hvd.Average) for gradients in own]
-            return hvd.mark_reduced(own, parts)
-        return own
+        return hvd.mark_reduced(own, parts) if self.how == "itself, says so" else own
 
     def train_step(self, data: Any) -> Any:
         for_critic, for_maker = self.gradients(data[0])
@@ -90,10 +102,24 @@ def train(model: Any, *callbacks: Any, **fit: Any) -> None:
     model.fit(*my_data(STEPS), callbacks=[*callbacks], **how)
 
 
-@pytest.mark.parametrize(("how", "eagerly"), [("optimizers", False), ("itself, says so", True)])
+@pytest.mark.parametrize(
+    ("how", "eagerly"),
+    [
+        ("optimizers", False),
+        slow("tape", False),
+        slow("tape", True),
+        ("function traced before", False),
+        slow("itself", False),
+        ("itself, says so", True),
+    ],
+)
 def test_a_gan_equals_one_process(how: str, eagerly: bool) -> None:
     model = Gan(how, seed=hvd.rank())
-    model.compile(run_eagerly=eagerly)
+    if how == "function traced before":
+        model._earlier(tf.zeros([PER_RANK, 8]))
+    # On a GPU "auto" is True, and XLA compiles no function that was traced without it.
+    jit = False if how == "function traced before" else "auto"
+    model.compile(run_eagerly=eagerly, jit_compile=jit)
     train(model, broadcast())
     for ours, theirs in zip(model.get_weights(), weights_of_one_process(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
@@ -171,16 +197,43 @@ def test_an_optimizer_that_was_forgotten_is_named(several: int, how: str, missin
     model.compile()
     kernel = getattr(model, missing).trainable_variables[0].path
     callback = broadcast() if how == "one" else hvd.callbacks.MetricAverageCallback()
-    with pytest.raises(RuntimeError, match=f"No gradient was reduced for.*{kernel}"):
+    with pytest.raises(RuntimeError, match=f"no gradient was reduced.*{kernel}"):
         train(model, callback)
+
+
+@eager
+def test_an_optimizer_that_was_forgotten_beside_a_process_set(several: int) -> None:
+    sets = hvd.add_process_set([0]), hvd.add_process_set(list(range(1, hvd.size())))
+    model = Gan("none")
+    critic = hvd.DistributedOptimizer(ADAM(0.02), process_set=sets[min(hvd.rank(), 1)])
+    model.optimizers_by_part = {"critic": critic, "maker": [ADAM(0.01)]}
+    model.compile()
+    kernel = model.maker.trainable_variables[0].path
+    with pytest.raises(RuntimeError, match=f"no gradient was reduced.*{kernel}"):
+        train(model, hvd.callbacks.MetricAverageCallback())
+    for each in sets:
+        hvd.remove_process_set(each)
+
+
+def test_optimizers_that_are_wrapped_after_a_step_was_traced() -> None:
+    """The next fit traces anew, and all ranks reduce."""
+    model = Gan("none")
+    model.compile()
+    train(model)
+    before = model.train_function
+    wrapped = [hvd.DistributedOptimizer(ADAM(rate)) for rate in (0.02, 0.01)]
+    model.optimizers_by_part = {"critic": wrapped[0], "maker": [wrapped[1]]}
+    train(model, broadcast())
+    assert model.train_function is not before
+    assert_same_on_all_ranks(model)
 
 
 class OneStep(keras.Model):
     """The simplest train_step."""
 
-    def __init__(self) -> None:
+    def __init__(self, use_bias: bool = True) -> None:
         super().__init__()
-        self.dense = keras.layers.Dense(1)
+        self.dense = keras.layers.Dense(1, use_bias=use_bias)
 
     def call(self, inputs: Any) -> Any:
         return self.dense(inputs)
@@ -199,8 +252,32 @@ def test_compiling_without_a_distributed_optimizer_later_is_noticed(several: int
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
     train(model, broadcast())
     model.compile(keras.optimizers.SGD(0.01))
-    with pytest.raises(RuntimeError, match="gradients that were not reduced"):
+    with pytest.raises(RuntimeError, match="no gradient was reduced"):
         train(model, broadcast())
+
+
+@eager
+@pytest.mark.parametrize("guard", ["1", "0"])
+def test_a_small_step_without_a_reduction_is_found_too(
+    several: int, guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights differ by less than rounding could make them."""
+    monkeypatch.setenv("TFRING_DIVERGENCE_GUARD", guard)
+    model = OneStep(use_bias=False)
+    model.compile(keras.optimizers.SGD(1e-6))
+    with pytest.raises(RuntimeError, match=r"after batch 2 these weights differ.*no gradient"):
+        train(model, broadcast())
+
+
+@eager
+def test_ranks_with_other_numbers_of_batches_that_do_not_reduce(several: int) -> None:
+    """Those that train on do not wait for those whose data have ended."""
+    model = OneStep()
+    model.compile(keras.optimizers.SGD(0.01))
+    model(np.zeros((1, 8)))
+    batches = (my_data(1) for _ in range(1 if hvd.rank() == 0 else 3))
+    with pytest.raises(RuntimeError, match=r"after batch 1 these weights differ.*no gradient"):
+        model.fit(batches, verbose=0, callbacks=[broadcast()])
 
 
 class ReducesItself(OneStep):
@@ -232,10 +309,66 @@ def test_weights_that_the_first_batch_makes(several: int) -> None:
             train(model, *callbacks)
             assert_same_on_all_ranks(model)
             continue
-        with pytest.raises(
-            RuntimeError, match=r"after batch 2 the ranks' weights differ.*No gradient"
-        ):
+        with pytest.raises(RuntimeError, match=r"after batch 2 these weights differ.*no gradient"):
             train(model, *callbacks)
+
+
+class WithTape(OneStep):
+    """Its step has a tape that keeps the bias local, or reduces in a process set."""
+
+    members: Any = None
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data[0]) - 1.0))
+        variables = self.trainable_variables
+        if self.members is None:
+            tape = hvd.DistributedGradientTape(tape)
+            tape.register_local_source(variables[1].value)
+        else:
+            tape = hvd.DistributedGradientTape(tape, process_set=self.members)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+
+def test_weights_that_a_tape_leaves_different(several: int) -> None:
+    """Local ones, and those that process sets of their own train."""
+    model = WithTape()
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), broadcast(), epochs=2)
+    kernel, bias = model.trainable_variables
+    hvd.assert_equal([kernel])
+    assert len(set(hvd.allgather(bias.value).numpy().tolist())) > 1
+    sets = hvd.add_process_set([0]), hvd.add_process_set(list(range(1, hvd.size())))
+    model = WithTape()
+    model.members = sets[min(hvd.rank(), 1)]
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), epochs=2)
+    for each in sets:
+        hvd.remove_process_set(each)
+
+
+def test_accumulation_equals_one_process() -> None:
+    """Nothing changes in the first batch: the weights are watched until they do."""
+
+    def make(distributed: bool) -> Any:
+        model = OneStep()
+        optimizer = ADAM(0.05, gradient_accumulation_steps=2)
+        model.compile(hvd.DistributedOptimizer(optimizer) if distributed else optimizer)
+        model(np.zeros((1, 8)))
+        model.set_weights([np.full(w.shape, 0.1) for w in model.get_weights()])
+        return model
+
+    model, alone = make(True), make(False)
+    train(model, broadcast())
+    alone.fit(*whole_data(STEPS), batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    for ours, theirs in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    if hvd.size() > 1:
+        forgotten = make(False)
+        with pytest.raises(RuntimeError, match="no gradient was reduced"):
+            train(forgotten, broadcast())
 
 
 class AverageWeights(keras.callbacks.Callback):
@@ -257,6 +390,20 @@ def test_a_user_who_averages_weights_says_so(several: int) -> None:
         assert_same_on_all_ranks(model)
         with pytest.raises(RuntimeError, match="reduced_by_user=True"):
             train(model, used[0], broadcast(), epochs=2)
+
+
+def test_eager_phases_of_wrapped_optimizers_and_tapes() -> None:
+    model = dense(1, 8, seed=1)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", run_eagerly=True)
+    train(model, broadcast())
+    plain, x = keras.optimizers.SGD(0.01), my_data(1)[0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x)))
+    variables = model.trainable_variables
+    gradients = hvd.DistributedGradientTape(tape).gradient(loss, [v.value for v in variables])
+    plain.apply(gradients, variables)
+    train(model, broadcast())
+    assert_same_on_all_ranks(model)
 
 
 def test_gradients_said_to_be_reduced_are_not_reduced_again() -> None:

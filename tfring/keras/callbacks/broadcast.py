@@ -144,7 +144,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             slots = state.shared_state(self.model, self.local(), accumulators=False)
             self._broadcast([*weights, *slots])
             first_steps.broadcast_comes(False)
-            self.fit.made_equal_later = False
+            self.fit.made_equal(self.model)
 
     def _broadcast(self, variables: list[Any]) -> None:
         broadcast_variables(variables, root_rank=self.root_rank, device=self.device)

@@ -19,6 +19,7 @@ from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.observing.event_files import MOST_RANKS, event_files_of
 from tfring.keras.callbacks.observing.progress import Progress
 from tfring.keras.callbacks.running_fit import fit_variables
+from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.gradient_hook import hook_of
 from tfring.keras.model_optimizers import hooks_of, optimizers_of, parts_of
 from tfring.runtime import process_sets, topology
@@ -88,10 +89,11 @@ class Fit:
         first = topology.rank() == 0
         self._event_files = event_files_of(given.get("callbacks")) if first else None
         self.progress = Progress(params)
+        self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
         self._batches = 0  # of this epoch
-        self._executions = 0  # of the train function
+        self._batch_seen = False
         self._left = False
         # Whether the ranks meet at the end of this epoch, because some rank does not know its
         # number of steps.
@@ -107,6 +109,8 @@ class Fit:
         """
         if self._epoch == epoch:
             return
+        if self._epoch is None and not self.reduced_by_user:
+            self._watch.start(model, self.local)
         self._meet(model, epoch)
         if self.passes is not None:
             self.passes.begin_epoch(epoch, first=self._epoch is None)
@@ -114,10 +118,9 @@ class Fit:
         self.progress.begin_epoch(epoch)
 
     def end_batch(self, model: Any, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Counts a batch, for the first callback that says so.
+        """Counts a batch, for the first callback that says so; looks at what the first one changed.
 
-        Compares the weights after the second one where gradients may not be reduced, in a
-        collective: all ranks have got what the first one makes.
+        A collective after the first batches.
         """
         done = batch + 1 - self._batches
         if done <= 0:
@@ -127,16 +130,12 @@ class Fit:
             self.passes.commit(done)
         self._batches = batch + 1
         self.look_at_loss(logs)
-        self._executions += 1
-        if self.reduced_by_user or topology.size() == 1:
-            return
-        if self._executions == 1:
+        if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
             checks.warn_of_untracked(model, self.local)
-        if self._executions == 2 and checks.may_skip_reduction(model) and find_join(model) is None:
-            mine = self._guard.hashes(model, self.local)
-            everywhere = objects.allgather_json(mine, name="tfring.fit.second")
-            when = f"after batch {self._batches}"
-            self._guard.compare(model, self.local, everywhere, when)
+        self._batch_seen = True
+        if not self.reduced_by_user:
+            again = find_join(model) is None
+            self._watch.after_batch(model, self.local, self._batches, again=again)
 
     def end_epoch(self, model: Any) -> None:
         """Ends the pass through the data, and the epoch after the same batch on all ranks."""
@@ -180,6 +179,12 @@ class Fit:
                 (self._epoch or 0) + 1,
             )
 
+    def made_equal(self, model: Any) -> None:
+        """Notes that all ranks have been given the same weights."""
+        self.made_equal_later = False
+        if not self.reduced_by_user:
+            self._watch.start(model, self.local)
+
     def end(self, model: Any) -> None:
         """Ends training, on all ranks; compares as begin_epoch does."""
         if not self._ended:
@@ -195,7 +200,7 @@ class Fit:
         together = not self.reduced_by_user and train_together(model)
         alike = together and find_join(model) is None
         rated = together and epoch is not None and not self.made_equal_later
-        compares = self._executions > 0 and not self.reduced_by_user
+        compares = self._batch_seen and not self.reduced_by_user
         begins = self._epoch is None and epoch is not None
         mine: dict[str, Any] = {
             "weights": self._guard.hashes(model, self.local) if compares else None,
@@ -224,6 +229,8 @@ class Fit:
             _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES, _ROUNDING)
         if begins:
             passes.catch_up([each["passes"] for each in everywhere])
+        if compares:
+            self._watch.check(model, self.local, before)
         hashes = [each["weights"] for each in everywhere]
         self._guard.compare(model, self.local, hashes, before)
 

@@ -1,4 +1,4 @@
-"""DivergenceGuard: notices weights that differ between the ranks."""
+"""DivergenceGuard: notices weights that differ between the ranks, at the end of the epoch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,15 @@ from tfring.runtime.settings.environment import read_settings
 from tfring.training.comparison.assert_equal import first_difference
 from tfring.training.comparison.hashes import fingerprint
 from tfring.training.reduction_record import reductions
-from tfring.training.value_names import variable_name
 
 # Between two comparisons rounding lets a difference grow by at most this, relative to the largest
 # element: different processors or numbers of threads sum in a different order.
 ROUNDING = 1e-4
 _WARN_AGAIN = 10.0  # times the difference of the last warning
-_LISTED = 5  # variables in a message
 
 
 class DivergenceGuard:
     """Compares the weights of all ranks between the epochs of one `fit`.
-
-    Where a step may apply gradients that were not reduced (checks.may_skip_reduction) it also
-    compares soon after the beginning. No optimizer or tape can be refused by its looks there: such
-    a step may reduce gradients by a tape, by a wrapped optimizer, or by itself.
 
     Each rank sends two hashes of eight bytes with what the ranks exchange anyway: of the weights
     that gradients train, and of others (state.moving_weights), which layers may learn from their
@@ -81,12 +75,11 @@ class DivergenceGuard:
             self._largest = 0.0
             return
         self._equal = False
-        weights = _trained(model, local)
-        found = first_difference(weights)
+        found = first_difference(_trained(model, local))
         more = f" ({found.others} more weights differ)" if found.others else ""
         text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
         if found.largest > self._largest + ROUNDING:
-            raise RuntimeError(f"{text} {_cause(weights)} {_OF_ONE_RANK}")
+            raise RuntimeError(f"{text} {_ADVICE}")
         self._largest = found.largest
         if found.largest > self._warned_at * _WARN_AGAIN:
             self._warned_at = found.largest
@@ -113,9 +106,10 @@ class DivergenceGuard:
         return False
 
 
-_OF_ONE_RANK = (
-    "Weights that are one rank's own go into local_variables of BroadcastGlobalVariablesCallback. "
-    "TFRING_DIVERGENCE_GUARD=0 switches this check off"
+_ADVICE = (
+    "Only some ranks changed them: in a callback, by loading a state during fit, or by gradients "
+    "that were not reduced. Weights that are one rank's own go into local_variables "
+    "of BroadcastGlobalVariablesCallback. TFRING_DIVERGENCE_GUARD=0 switches this check off"
 )
 _LEARNT = (
     "A layer probably learns them from its batches (codebooks, queues, normalisers), so each rank "
@@ -127,24 +121,6 @@ _MAY_BE_ROUNDING = (
     "The difference is small and may come from rounding, where ranks have different processors or "
     "numbers of threads; it can grow. hvd.assert_equal finds the step after which it begins"
 )
-
-
-def _cause(weights: Sequence[Any]) -> str:
-    """Names the weights for which this process has seen no reduction, and says what to do."""
-    names = [variable_name(v) for v in weights if not reductions.covers(v, 0)]
-    if not names:
-        return (
-            "Only some ranks changed them: in a callback, by loading a state during fit, or by "
-            "gradients that were not reduced."
-        )
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return (
-        f"No gradient was reduced for {', '.join(names[:_LISTED])}{more}. Wrap the optimizer that "
-        "trains them in DistributedOptimizer (the outermost, if one holds another), or the tape in "
-        "DistributedGradientTape. If your train_step reduces gradients itself, pass them through "
-        "hvd.mark_reduced(gradients, variables); if you average weights later, say "
-        "reduced_by_user=True to BroadcastGlobalVariablesCallback."
-    )
 
 
 def _trained(model: Any, local: Sequence[Any]) -> list[Any]:
