@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 namespace tfring::sim {
 
@@ -131,7 +132,7 @@ Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
                     (request.kind == CollectiveKind::kScatter && rank == request.root);
   if (!cuts) return request;
   request.shapes[0][0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  if (!equal_parts) request.splits = rows;
+  if (!equal_parts) request.splits = std::move(rows);
   return request;
 }
 
