@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import io
 import ipaddress
 import logging
 import os
+import random
 import socket
 import socketserver
 import threading
+import time
 import urllib.parse
 import weakref
 from collections.abc import Callable, Iterable
@@ -24,7 +27,13 @@ from tfring.runtime import _native
 from tfring.runtime.settings.environment import Settings
 from tfring.runtime.settings.setting import SettingError
 
-_SILENT_SECONDS = 10  # a client that says nothing for this long is left
+# At most this many requests at a time. One more replaces a random one, so that silent clients keep
+# nobody out.
+_MAX_REQUESTS = 8
+_REQUEST_SECONDS = 10.0  # from the connection to the end of the request's head
+_MAX_HEAD = 1 << 16  # bytes
+_END = b"\r\n\r\n"  # of a head
+_PAUSE_SECONDS = 0.1  # where no descriptor is left for a connection, which stays in the queue
 
 _servers: weakref.WeakSet[_Server] = weakref.WeakSet()
 _log = logging.getLogger("tfring")
@@ -62,7 +71,7 @@ class Endpoint:
         self._closing = True
         with contextlib.suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        self._thread.join(_SILENT_SECONDS)
+        self._thread.join(_REQUEST_SECONDS)
         self._server.server_close()
 
     def _serve(self) -> None:
@@ -72,7 +81,18 @@ class Endpoint:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _SILENT_SECONDS
+    def setup(self) -> None:
+        """Reads the head, which has to come whole and in time; the rest is not read."""
+        super().setup()
+        until, head = time.monotonic() + _REQUEST_SECONDS, b""
+        while _END not in head and len(head) < _MAX_HEAD:
+            self.connection.settimeout(max(0.001, until - time.monotonic()))
+            piece = self.connection.recv(_MAX_HEAD)
+            if not piece:
+                break
+            head += piece
+        self.connection.settimeout(_REQUEST_SECONDS)  # for each part of the answer
+        self.rfile = io.BufferedReader(io.BytesIO(head if _END in head else b""))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: a scrape is of no interest."""
@@ -83,6 +103,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: str, port: int, application: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._lock = threading.Lock()
+        self._requests: list[socket.socket] = []  # guarded by _lock
         super().__init__((address, port), _Handler)
         self.set_app(application)
         _servers.add(self)
@@ -92,6 +114,27 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._requests) == _MAX_REQUESTS:
+                at = random.randrange(_MAX_REQUESTS)
+                with contextlib.suppress(OSError):  # it has gone away
+                    self._requests.pop(at).shutdown(socket.SHUT_RDWR)  # its thread ends
+            self._requests.append(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._requests.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints nothing: the client has gone away, or WSGI has said what was wrong."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launcher_tools import ROOT
+from launcher_tools import ROOT, wait_until
 
 import tfring
 from tfring.observe.metrics import endpoint as own
@@ -243,6 +245,46 @@ def test_scrapes_at_the_same_time_and_silent_clients(job: pytest.MonkeyPatch) ->
     assert counts == [3, 3, 3]
 
 
+def test_clients_that_say_nothing_keep_nobody_out(job: pytest.MonkeyPatch) -> None:
+    """They take all connections: a scrape replaces one of them."""
+    del job
+    tfring.init()
+    with contextlib.ExitStack() as silent:
+        clients = [silent.enter_context(connected()) for _ in range(own._MAX_REQUESTS)]
+        for number in range(own._MAX_REQUESTS):
+            assert "tfring_calls_total" in scrape(), number
+        for client in clients:
+            client.settimeout(0.0)
+        assert any(ended(client) for client in clients)
+
+
+def test_a_request_has_to_come_in_time_as_a_whole(job: pytest.MonkeyPatch) -> None:
+    """A client that sends a byte now and then does not keep its place."""
+    job.setattr(own, "_REQUEST_SECONDS", 0.5)
+    tfring.init()
+    with connected() as slow:
+        slow.settimeout(0.05)
+
+        def sends_until_it_is_ended() -> bool:
+            try:
+                slow.send(b"G")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        assert wait_until(sends_until_it_is_ended)
+
+
+def test_a_head_without_an_end_is_refused(job: pytest.MonkeyPatch) -> None:
+    del job
+    tfring.init()
+    with connected() as client, contextlib.suppress(ConnectionError):
+        client.sendall(b"GET /metrics HTTP/1.0\r\nx: " + b"x" * (4 * own._MAX_HEAD))
+        assert b"tfring_calls_total" not in client.recv(1 << 16)
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "[", "127.0.0.1.evil"])
 def test_who_comes_by_a_name_gets_nothing(job: pytest.MonkeyPatch, host: str) -> None:
     """A web page could have its own name lead here; with a token it could read nothing."""
@@ -253,3 +295,38 @@ def test_who_comes_by_a_name_gets_nothing(job: pytest.MonkeyPatch, host: str) ->
         urllib.request.urlopen(request, timeout=30)
     port = url().rpartition(":")[2].partition("/")[0]
     assert "tfring_calls_total" in scrape(at=f"http://localhost:{port}/metrics")
+
+
+def test_without_a_descriptor_it_pauses_and_goes_on(job: pytest.MonkeyPatch) -> None:
+    tfring.init()
+    real, pauses = own.time.sleep, list[float]()
+    accept = socket.socket.accept
+
+    def none_left(listener: socket.socket) -> Any:
+        if len(pauses) < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(listener)
+
+    def note(seconds: float) -> None:
+        pauses.append(seconds)
+        real(0)
+
+    with job.context() as patched:
+        patched.setattr(socket.socket, "accept", none_left)
+        patched.setattr(own.time, "sleep", note)
+        assert "tfring_calls_total" in scrape()
+    assert pauses[:3] == [own._PAUSE_SECONDS] * 3
+
+
+def connected() -> socket.socket:
+    host, port = url().removeprefix("http://").partition("/")[0].split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
