@@ -183,6 +183,13 @@ def test_a_traceback_that_a_rank_has_outlived_is_not_its_end() -> None:
     assert told(process, ended(1, 0), job="") == (
         "tfring: Rank 0 ended with exit code 3: see the output above."
     )
+    # An exit code of 1 soon after it is that of an exception whose program took long to end.
+    process.code, process.ended_at = 1, 5.0
+    assert told(process, ended(1, 0), job="") == (
+        "tfring: Rank 0 failed in train.py:38 (on_train_batch_end): KeyError: 'image_id'."
+    )
+    process.ended_at = 60.0
+    assert "exit code 1: see" in told(process, ended(1, 0), job="")
     process.record_output("stderr", failing("3, in f", "ValueError: late").encode(), 59.0)
     assert "ValueError: late." in told(process, ended(1, 0), job="")
 

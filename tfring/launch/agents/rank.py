@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfring.launch.agents.held_output import HeldOutput
+from tfring.launch.agents.held_output import HOLD_SECONDS, HeldOutput
 from tfring.launch.agents.host import Host
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.signals import signal_name
@@ -24,6 +24,7 @@ class RankProcess:
     connection: Host  # to the agent of its host
     tail: bytearray = field(default_factory=bytearray)
     last_words: bytearray = field(default_factory=bytearray)  # as tail, since it last went on
+    outlived: bytes = b""  # what it wrote before that
     held: HeldOutput = field(default_factory=HeldOutput)  # of its error output, not shown yet
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
@@ -65,13 +66,28 @@ class RankProcess:
             del kept[:-_TAIL_BYTES]
 
     def goes_on(self) -> None:
-        """Notes that tracebacks so far have not ended it."""
-        self.last_words.clear()
-        self.traceback_at = None
+        """Notes that tracebacks so far have not ended it, unless it soon ends as Python does."""
+        self.outlived, self.last_words = bytes(self.last_words), bytearray()
 
     def error_output(self) -> bytes:
         """Returns what it wrote at its end."""
-        return self.held.kept or bytes(self.last_words)
+        if self._has_outlived():
+            return bytes(self.last_words)
+        if self._has_another() or not self.outlived:
+            return self.held.kept or bytes(self.last_words)
+        return self.outlived
+
+    def _has_another(self) -> bool:
+        """Whether there is a traceback since it last went on."""
+        return _TRACEBACK in self.last_words
+
+    def _has_outlived(self) -> bool:
+        """Whether its last traceback has not ended it."""
+        if not self.outlived or self._has_another():
+            return False
+        assert self.traceback_at is not None
+        ended_at = self.ended_at if self.ended_at is not None else self.traceback_at
+        return self.code != 1 or ended_at - self.traceback_at > HOLD_SECONDS
 
     def failed(self) -> bool:
         """Whether it ended with an error."""
@@ -92,7 +108,9 @@ class RankProcess:
         assert self.ended_at is not None
         if self.code is not None and (self.code < 0 or self.code > 128):
             return self.ended_at - 1.0
-        return self.ended_at if self.traceback_at is None else self.traceback_at
+        if self.traceback_at is not None and not self._has_outlived():
+            return self.traceback_at
+        return self.ended_at
 
     def out_of_memory(self) -> str:
         """Returns the evidence that it ran out of memory; "" if there is none."""
