@@ -111,7 +111,11 @@ def drop() -> None:
 
 
 def note_ends() -> None:
-    """Notes the end of jobs that this process has left, which may take long; without a lock."""
+    """Notes the end of jobs that this process has left, which may take long; without a lock.
+
+    The files of their timelines are made first.
+    """
+    _each("could not end", {"the timeline": session.make_files})
     while _left:
         here = _left.pop()
         if here.record is not None:

@@ -84,9 +84,11 @@ class _State:
 
     here: _Here | None = None  # between init and shutdown
     session: _Session | None = None
+    ended: tuple[_Session, ...] = ()  # by shutdown; their files are not complete yet
 
 
 _lock = threading.Lock()
+_files = threading.Lock()  # held while the files of ended ones are made; taken before _lock
 _state = _State()
 
 
@@ -109,6 +111,8 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
     """
     del mark_cycles
     path = Path(os.path.abspath(os.fspath(file_path)))
+    if any(one.path == path for one in _state.ended):
+        make_files()  # of the one before, by the same name
     with _lock:
         if _state.here is None:
             raise ValueError("call init() before start_timeline()")
@@ -164,15 +168,29 @@ def phases() -> PhaseSource | None:
 
 
 def detach(*, write: bool) -> None:
-    """Ends the timeline if one is on, and may write its file: this process is no rank any more."""
+    """Ends the timeline if one is on: this process is no rank any more.
+
+    With `write`, `make_files` makes its file.
+    """
     with _lock:
         _state.here = None
     session = _end_session()
     if session is not None and write:
-        try:
-            session.make_file()
-        except (OSError, ValueError) as error:
-            _log.warning("the timeline could not be written: %s", error)
+        with _lock:
+            _state.ended += (session,)
+
+
+def make_files() -> None:
+    """Makes the files of timelines that `detach` has ended, which may take seconds."""
+    with _files:
+        for session in _state.ended:
+            try:
+                session.make_file()
+            except (OSError, ValueError) as error:
+                _log.warning("the timeline could not be written: %s", error)
+            finally:
+                with _lock:
+                    _state.ended = tuple(one for one in _state.ended if one is not session)
 
 
 def _end_session() -> _Session | None:
