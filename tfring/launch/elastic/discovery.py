@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tfring.launch.agents.processes import end_with_parent
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import parse_entry
 from tfring.launch.hosts.placement import address_of
@@ -18,6 +19,8 @@ from tfring.launch.hosts.placement import address_of
 Hosts = list[tuple[str, int]]
 _EACH_SECONDS, _LIMIT_SECONDS = 1.0, 10.0
 _MOST_SHOWN = 300
+# Runs a command, and kills all that it has started at SIGTERM.
+_SHELL = """trap 'kill -KILL 0' TERM; sh -c "$0" & wait $!"""
 
 
 class DiscoveryError(ValueError):
@@ -129,27 +132,31 @@ class DiscoveryScript:
         while not self._closing.is_set():
             began = time.monotonic()
             try:
-                result = self._run()
-            except OSError as error:  # no process more can be made
-                result = 126, "", str(error)
-            changed, note = self._discovered.take(*result)
-            if self._closing.is_set():
-                return
-            if note:
-                self._on_note(note)
-            if changed:
-                self._on_hosts(self._discovered.hosts)
+                self._take(*self._run())
+            except Exception as error:  # no process more can be made, say: there may be a next time
+                self._take(126, "", f"{type(error).__name__}: {error}")
             self._closing.wait(began + _EACH_SECONDS - time.monotonic())
+
+    def _take(self, code: int | None, out: str, err: str) -> None:
+        changed, note = self._discovered.take(code, out, err)
+        if self._closing.is_set():
+            return
+        if note:
+            self._on_note(note)
+        if changed:
+            self._on_hosts(self._discovered.hosts)
 
     def _run(self) -> tuple[int | None, str, str]:
         """Runs the script once; returns its exit code (None: it took too long) and its output."""
+        launcher = os.getpid()
         process = self._process = subprocess.Popen(
-            self._command,
-            shell=True,
+            ["sh", "-c", _SHELL, self._command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            # The kernel sends it when this thread ends, which waits for the script.
+            preexec_fn=lambda: end_with_parent(launcher, signal.SIGTERM),
             text=True,
             errors="replace",
         )

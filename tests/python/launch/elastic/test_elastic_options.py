@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
-from launcher_tools import wait_until
+from launcher_tools import alive, wait_until
 from run_options import refused, run_options
 
 from tfring.launch import exit_codes
@@ -185,6 +187,49 @@ def test_a_script_that_hangs_is_ended_and_one_that_runs_at_the_end_is_killed(tmp
     assert found == [[("a", 1)]]
     assert notes == [
         "the host discovery script failed, the hosts stay as they are: it did not end in time"
+    ]
+
+
+def test_a_script_ends_with_a_launcher_that_is_killed(tmp_path):
+    file = tmp_path / "pids"
+    command = f"sleep 300 & echo $$ $! >{file}.part; mv {file}.part {file}; wait"
+    code = (
+        "import sys, time; from tfring.launch.elastic.discovery import DiscoveryScript; "
+        "DiscoveryScript(sys.argv[1], None, print, print); time.sleep(300)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, command]) as launcher:
+        try:
+            assert wait_until(file.exists, 60)
+        finally:
+            launcher.kill()
+    for pid in map(int, file.read_text().split()):
+        assert wait_until(lambda pid=pid: not alive(pid), 60)
+
+
+def test_whatever_fails_is_told_once_and_discovery_goes_on(monkeypatch):
+    monkeypatch.setattr(discovery, "_EACH_SECONDS", 0.01)
+    found, notes, tries = [], [], []
+
+    def fails(hosts):
+        found.append(hosts)
+        raise LookupError("planted")
+
+    def run(_):
+        tries.append(1)
+        if len(tries) < 3:
+            raise MemoryError("planted")
+        return 0, "a:1", ""
+
+    monkeypatch.setattr(discovery.DiscoveryScript, "_run", run)
+    script = discovery.DiscoveryScript("", None, fails, notes.append)
+    assert wait_until(lambda: len(tries) > 4, 60)
+    script.close()
+    assert found == [[("a", 1)]]
+    failed = "the host discovery script failed, {}: it ended with exit code 126: {}: planted"
+    assert notes == [
+        failed.format("there are no hosts yet", "MemoryError"),
+        failed.format("the hosts stay as they are", "LookupError"),
+        "the host discovery script works again",
     ]
 
 
