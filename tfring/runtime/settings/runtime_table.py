@@ -32,8 +32,8 @@ SCHEDULING = Group(
         ),
         count(
             "CACHE_CAPACITY",
-            "The response cache takes this many requests, which are then sent as ids. Half of it is "
-            "for names that come again. 0: no cache.",
+            "The response cache takes this many requests, which are then sent as ids. Half of it "
+            "is for names that come again. 0: no cache.",
             1 << 10,
             high=1 << 20,
             horovod="HOROVOD_CACHE_CAPACITY",
