@@ -42,7 +42,6 @@ from tfring.runtime import log as logs
 from tfring.runtime.exceptions import described
 from tfring.runtime.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
 from tfring.runtime.process_sets import ProcessSet, registry
-from tfring.runtime.process_sets.registry import given_sets, job_and_sets
 from tfring.runtime.settings.environment import Settings, native_values, read_settings
 from tfring.runtime.signals import exits, interrupts, uncaught
 from tfring.runtime.topology import is_initialized
@@ -113,14 +112,14 @@ def init(
             the same on all ranks.
     """
     given = Given(init_method, store is not None, rank, size, bool(comm))
-    job, by_communicator = job_and_sets(comm)
+    job, by_communicator = registry.job_and_sets(comm)
     register_where_loaded()
     watch_optimizers()
     with _lock:
         _refuse_in_forked_child()
         if is_initialized() or _started_by_a_rank():
             return
-        wanted = [*map(ProcessSet, by_communicator), *given_sets(process_sets)]
+        wanted = [*map(ProcessSet, by_communicator), *registry.given_sets(process_sets)]
         worker = take_worker(os.environ)
         if worker is None:
             _init_static(given, job, wanted, store)

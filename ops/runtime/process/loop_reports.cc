@@ -51,7 +51,7 @@ std::map<std::string, int64_t> LockReports::Counts() const {
 
 namespace {
 
-// "0: 0-3; 1: 0, 2", as tfring/observe/recorder/process_sets.py reads it.
+// "0: 0-3; 1: 0, 2", as tfring/observe/recorder/job.py reads it.
 std::string SetsText(const ProcessSets& sets) {
   std::string text;
   for (const auto& [id, ranks] : sets.all()) {
