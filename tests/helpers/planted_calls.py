@@ -7,6 +7,8 @@ import time
 import numpy as np
 from planted_cases import SUM, Rank, case, core
 
+from tfring.runtime import _native
+
 # Different calls.
 
 
@@ -43,6 +45,7 @@ def extra_call(r: Rank) -> None:
     r.at_fault()
     r.loss()
     if r.rank == 1:
+        _native.note_call_site()
         core.allreduce(np.ones(3, np.float32), name="debug", op=SUM)
     r.grad()
 

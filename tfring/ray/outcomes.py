@@ -38,8 +38,7 @@ class RanksFailed(Exception):
             text += "\nthen on " + "; on ".join(others)
         if self.stuck:
             ranks = ", ".join(map(str, self.stuck))
-            text += "\n"
-            f"ranks that did not end, so tfring ended them: {ranks}"
+            text += f"\nranks that did not end, so tfring ended them: {ranks}"
         return text, cause_of(failure)
 
 
