@@ -44,8 +44,10 @@ bool ResponseCache::HasRoomFor(ProcessSetId set, const std::string& name) {
   const int64_t taken = static_cast<int64_t>(by_name_.size());
   if (taken >= capacity_) return false;
   if (2 * taken < capacity_) return true;
-  if (static_cast<int64_t>(seen_once_.size()) >= capacity_) seen_once_.clear();
-  return !seen_once_.insert(std::to_string(set) + " " + name).second;
+  if (seen_once_.Find(set, name) != nullptr) return true;
+  if (static_cast<int64_t>(seen_once_.size()) >= capacity_) seen_once_ = {};
+  seen_once_.Put(set, name, true);
+  return false;
 }
 
 uint32_t KnownIds::IdFor(const Request& request) {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -51,16 +50,19 @@ class ResponseCache {
   uint32_t Insert(Agreement agreement);
 
   // The set was removed. A rank that does not know that yet may still send the ids, so they stay.
-  void DropSet(ProcessSetId set) { by_name_.EraseSet(set); }
+  void DropSet(ProcessSetId set) {
+    by_name_.EraseSet(set);
+    seen_once_.EraseSet(set);
+  }
 
  private:
   bool HasRoomFor(ProcessSetId set, const std::string& name);
 
   const int64_t capacity_;
   uint32_t last_id_ = 0;
-  std::unordered_set<std::string> seen_once_;  // sets and names; at most `capacity_` of them
   std::unordered_map<uint32_t, std::shared_ptr<const Agreement>> by_id_;
   NameTable<uint32_t> by_name_;  // of sets that are there
+  NameTable<bool> seen_once_;    // the same; at most `capacity_` of them
 };
 
 // The same on each member: this rank's own request for each cache id, learned from plans. Part of
