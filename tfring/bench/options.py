@@ -1,6 +1,6 @@
 """What ``tfring bench`` measures: its options, and how many elements a collective has.
 
-A collective has them on each rank, for so many bytes. As nccl-tests counts them.
+They are those of one rank in a collective of a given number of bytes, as nccl-tests counts them.
 """
 
 from __future__ import annotations

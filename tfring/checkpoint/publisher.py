@@ -40,7 +40,7 @@ class Retention:
     def expired(self, found: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:
         """Returns those that are not kept, in the order of `found`.
 
-        A checkpoint without the metric, or with NaN, is none of the best; of equal ones the newer
+        A checkpoint without the metric, or with NaN, is none of the best. Of equal ones the newer
         is better.
         """
         newest_first = sorted(found, key=lambda info: info.order, reverse=True)

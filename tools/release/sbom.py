@@ -35,7 +35,7 @@ _ORIGINS = (
 
 
 class UnknownOriginError(Exception):
-    """A wheel has a file of which nobody knows the origin."""
+    """A wheel has a file that no pattern knows."""
 
 
 def text(wheels: Sequence[Path], version: str, commit: str, epoch: int) -> str:

@@ -21,7 +21,7 @@ std::string Text(const std::vector<BadValues>& found) {
   return text;
 }
 
-// What is found in tensors of 2, 20011 and 3 elements, of which the last two have bad ones.
+// What is found in tensors of 2, 20011 and 3 elements. The last two have bad values.
 std::string Found(CollectiveKind kind, DataType dtype, ReduceOp op,
                   const std::vector<Rank>& members = {0, 1}) {
   Collective c;

@@ -234,7 +234,7 @@ def test_no_part_of_lines_is_lost_however_they_come():
 
 
 # The output of two ranks, and the terminal. Rank 0 writes to stdout, rank 1 to stderr.
-# Numbers: so many seconds pass. END: the stream ends.
+# A number: seconds that pass. END: the stream ends.
 TICK, TAKEOVER, END = PARTIAL_SECONDS, TAKEOVER_SECONDS, object()
 MERGED = {
     "complete lines": (

@@ -225,7 +225,7 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._callbacks, self._state, self._tell_begun = list(callbacks), state, begun
         self.all: Any = None  # a CallbackList of them, once training has begun
-        self._begun = self._ended = -1  # the last epoch of which they have seen this
+        self._begun = self._ended = -1  # the last epoch whose begin or end they have seen
         self._decided: Decisions | None = None  # at the end of that epoch
         self._finished = False
         self._offset = 0  # batches of this epoch that were trained before
