@@ -164,6 +164,8 @@ class StoreExchange:
         elif what == "joined" and change.value is None:
             self._joined.discard(int(last))
             self._gone.add(int(last))
+            for values in self._values.values():  # another process may take its place
+                values.pop(int(last), None)
         elif what == "joined":
             self._joined.add(int(last))
             self._gone.discard(int(last))

@@ -152,7 +152,10 @@ def joined(port, rank, size):
     place = meeting.Meeting("localhost", [port], KEY, secret=JobSecret(SECRET))
     patience = Patience(f"rank {rank}", 20)
     owned = contextlib.ExitStack()
-    store, _ = meeting.join(place, rank, patience, owned)
+    if rank == 0:
+        store = meeting.serve(place, size, owned)
+    else:
+        store, _ = meeting.join(place, rank, patience, owned)
     return store, StoreExchange(store, rank, range(size), patience, owned=owned)
 
 
@@ -178,6 +181,33 @@ def test_another_process_comes_in_the_place_of_one_that_was_killed():
     assert not errors
     for membership in memberships.values():
         close(membership)
+
+
+def test_the_record_of_a_killed_process_is_not_that_of_the_one_in_its_place():
+    port = free_port()
+    said = threading.Event()
+
+    def work(rank):
+        if rank == 2:
+            said.wait(20)
+        if rank == 1:
+            store, lost = joined(port, 1, 3)
+            store.set(lost._key(0, 1), exchange.encode("of the lost process"))
+            store.cut()
+            store.close()
+            said.set()
+        store, found = joined(port, rank, 3)
+        if rank == 1:
+            store.wait([found._key(0, 2)], 20)
+            time.sleep(0.3)  # rank 0 must not hand out what it has
+        try:
+            return found.allgather(f"of rank {rank}")
+        finally:
+            found.close()
+
+    values, errors = run_ranks(work, range(3))
+    assert not errors
+    assert all(each == ["of rank 0", "of rank 1", "of rank 2"] for each in values.values())
 
 
 def test_rank_that_is_lost_while_the_job_starts_is_noticed_at_once():

@@ -102,6 +102,7 @@ def test_records_outlive_ranks_that_are_killed(tmp_path: Path) -> None:
         os.kill(pids["1"], signal.SIGSTOP)
         assert wait_until(lambda: states(load_job([folder])) == ["running", "stopped"])
         os.kill(pids["0"], signal.SIGSTOP)  # or it would see that rank 1 is gone
+        assert wait_until(lambda: states(load_job([folder])) == ["stopped", "stopped"])
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
         assert wait_until(lambda: states(load_job([folder])) == ["gone", "gone"])
