@@ -1,11 +1,13 @@
 """Runs the planted faults, several jobs at a time, and asks for the explanation of each.
 
 `python planted_runner.py FOLDER [CASE...]` prints a line of JSON for each case. The ranks are
-forked from this process, which has loaded everything and never calls init.
+forked from this process, which has loaded everything and never calls init. Each explanation comes
+twice at a time: from this process, and from `tfring mcp` through its protocol.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
@@ -19,14 +21,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import assistant
 import planted_calls
 import planted_ends
 import planted_healthy
 import planted_waits
+from mcp import Client
 from planted_cases import CASES, Case, Rank, core
 
 from tfring import world
-from tfring.observe.explain.explain import explain_now
+from tfring.observe.commands import explain
+from tfring.observe.json_output import as_object
 
 # Importing them fills CASES.
 _SOURCES = (planted_calls, planted_ends, planted_healthy, planted_waits)
@@ -104,7 +109,7 @@ def start(case: Case, base: Path) -> Job:
     return Job(case, folder, pids, reader, time.monotonic())
 
 
-def advance(job: Job) -> dict[str, Any] | None:
+async def advance(job: Job, client: Client) -> dict[str, Any] | None:
     """Advances a job by one step; returns its result at the end."""
     with contextlib.suppress(BlockingIOError):
         job.at_fault |= set(os.read(job.ready, 1024))
@@ -124,23 +129,37 @@ def advance(job: Job) -> dict[str, Any] | None:
         elif now - job.began > START_SECONDS:
             return end(job, {"error": f"at the fault: ranks {sorted(job.at_fault)}"})
         return None
-    return ask(job) if now >= job.ask_at else None
+    return await ask(job, client) if now >= job.ask_at else None
 
 
-def ask(job: Job) -> dict[str, Any]:
-    """Asks for the explanation of a job; returns whether it is right."""
-    began, computed = time.monotonic(), time.thread_time()
-    found = explain_now([job.folder])
-    took, computed = time.monotonic() - began, time.thread_time() - computed
-    case = job.case
-    right = (
-        found.cause.name in case.causes
-        and found.ranks == case.ranks
-        and all(part in found.text for part in case.says)
+async def ask(job: Job, client: Client) -> dict[str, Any]:
+    """Asks for the explanation of a job; returns whether it is right, and that of the server."""
+    told, served = await asyncio.gather(
+        asyncio.to_thread(explain_here, job.folder),
+        assistant.ask(client, "explain", job=str(job.folder)),
     )
-    told = {"cause": found.cause.name, "ranks": list(found.ranks), "text": found.text}
-    times = {"seconds": round(took, 2), "computing": round(computed, 2)}
-    return end(job, {"right": right, **times, **told})
+    right, by_mcp = is_right(job.case, told), is_right(job.case, served)
+    return end(job, {**told, "right": right, "by_mcp": by_mcp, "served": served})
+
+
+def explain_here(folder: Path) -> dict[str, Any]:
+    """Explains a job in this process; returns the explanation, and how long it took."""
+    began, computed = time.monotonic(), time.thread_time()
+    told = as_object(explain.answer([str(folder)]))
+    took, computed = time.monotonic() - began, time.thread_time() - computed
+    return {**told, "seconds": round(took, 2), "computing": round(computed, 2)}
+
+
+def is_right(case: Case, told: dict[str, Any]) -> bool:
+    """Whether an explanation names the cause and the ranks, and has evidence and a next step."""
+    return (
+        told["cause"] in case.causes
+        and told["ranks"] == list(case.ranks)
+        and all(part in told["text"] for part in case.says)
+        and {rank for line in told["lines"] for rank in line["ranks"]} == set(range(case.size))
+        and all(told["evidence"])
+        and told["next_step"] != ""
+    )
 
 
 def end(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
@@ -151,23 +170,24 @@ def end(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
             os.waitpid(pid, 0)
     os.close(job.ready)
     wanted = {"wanted": list(job.case.causes), "at": list(job.case.ranks)}
-    return {"case": job.case.name, "right": False, **wanted, **outcome}
+    return {"case": job.case.name, "right": False, "by_mcp": False, **wanted, **outcome}
 
 
-def main(base: Path, names: list[str]) -> None:
+async def main(base: Path, names: list[str]) -> None:
     """Runs the cases, or all."""
     left = [case for case in CASES if not names or case.name in names]
     running: list[Job] = []
-    while left or running:
-        while left and len(running) < AT_A_TIME:
-            running.append(start(left.pop(0), base))
-        for job in list(running):
-            outcome = advance(job)
-            if outcome is not None:
-                running.remove(job)
-                print(json.dumps(outcome), flush=True)
-        time.sleep(0.01)
+    async with assistant.connected() as client:
+        while left or running:
+            while left and len(running) < AT_A_TIME:
+                running.append(start(left.pop(0), base))
+            for job in list(running):
+                outcome = await advance(job, client)
+                if outcome is not None:
+                    running.remove(job)
+                    print(json.dumps(outcome), flush=True)
+            await asyncio.sleep(0.01)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -67,6 +67,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "fsspec": {"checkpoint", "spark"},
     "h5py": {"keras"},
     "keras": {"bench", "data", "demo", "horovod", "keras", "spark"},
+    "mcp": {"launch"},
     "ml_dtypes": {"checkpoint"},
     "mpi4py": {"job"},
     "numpy": {

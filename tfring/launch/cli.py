@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tfring.job.security.errors import SecretError
-from tfring.launch.help import pages
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.parser import Parser, did_you_mean
+from tfring.launch.pages import pages
 from tfring.version import __version__
 
 # What the help shows: titles, and commands with their modules and what they do.
@@ -31,7 +31,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "stacks": ("tfring.observe.commands.stacks", "print the stacks of all ranks"),
         "profile": ("tfring.observe.commands.profile", "sample all ranks: a flame graph"),
         "timeline": ("tfring.observe.commands.timeline", "write a timeline for ui.perfetto.dev"),
+        "records": ("tfring.observe.commands.records", "print the last calls of one rank"),
         "dump": ("tfring.observe.commands.dump", "write one file for a bug report"),
+        "mcp": ("tfring.launch.mcp_server", "let an assistant ask about jobs"),
     },
     "Clusters": {
         "manifest": ("tfring.launch.kubernetes.manifest", "print a manifest for Kubernetes"),

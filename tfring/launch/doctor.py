@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tfring.job.environments import IdentityError, find_identity
 from tfring.job.environments.kubernetes import Pod, find_pod
 from tfring.launch import installed
 from tfring.launch.hosts.placement import parse_hosts
 from tfring.launch.installed import Findings
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.runtime import _native
 from tfring.runtime.settings.environment import native_values, read_settings, values_of
 from tfring.runtime.settings.setting import SettingError
@@ -27,6 +28,19 @@ _TRIAL_SECONDS = 600
 _START_SECONDS = "60"
 _LAST_LINES = 20  # of a trial that fails
 TRAINED = re.compile(r"(\d+ ranks? trained .*)\n.*?(The weights .*)")  # what tfring.demo prints
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is wrong with this installation.
+
+    Attributes:
+        wrong: Problems, each with what to do; []: nothing is wrong.
+        facts: What is installed and how it is set: values by name.
+    """
+
+    wrong: list[str]
+    facts: dict[str, list[str]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("-p", "--ssh-port", metavar="PORT", help="port of ssh on the other hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
-    add("--json", action="store_true", help="print one JSON object: wrong, facts")
+    add_json_option(parser, Answer)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,7 +77,29 @@ def run(options: argparse.Namespace) -> int:
 def main(
     hosts: Sequence[tuple[str, int]] = (), trial: Sequence[str] = (), *, as_json: bool = False
 ) -> int:
-    """Prints the findings, as JSON on request; returns 1 if there is a problem, else 0.
+    """Prints the findings, as JSON on request; returns 1 if there is a problem, else 0."""
+    findings = look(hosts, trial)
+    if as_json:
+        print_json(_of(findings))
+    else:
+        _print(findings)
+    return 1 if findings.problems else 0
+
+
+def answer() -> Answer:
+    """Returns what is wrong with this installation; trains on no rank."""
+    return _of(look())
+
+
+def _of(findings: Findings) -> Answer:
+    facts: dict[str, list[str]] = {}
+    for name, value in findings.lines:
+        facts.setdefault(name, []).append(value)
+    return Answer(findings.problems, facts)
+
+
+def look(hosts: Sequence[tuple[str, int]] = (), trial: Sequence[str] = ()) -> Findings:
+    """Returns what all checks find.
 
     It shows what allreduces between the hosts cost, each with its number of ranks; without any
     between those of the job that this process belongs to. `trial` has options of `tfring run` that
@@ -87,14 +123,7 @@ def main(
         _progress(f"looking at {about} ...")
         check(findings)
     _progress("")
-    if as_json:
-        facts: dict[str, list[str]] = {}
-        for name, value in findings.lines:
-            facts.setdefault(name, []).append(value)
-        print(json.dumps({"wrong": findings.problems, "facts": facts}))
-    else:
-        _print(findings)
-    return 1 if findings.problems else 0
+    return findings
 
 
 def _print(findings: Findings) -> None:

@@ -1,21 +1,30 @@
-"""``tfring help``: pages of the documentation, which the wheel contains."""
+"""``tfring help``: prints pages of the documentation."""
 
 from __future__ import annotations
 
 import argparse
-import pydoc
 import re
-import shutil
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfring.launch.hosts.errors import UsageError
+from tfring.launch.pages import pages, show_long
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.runtime.settings.table import SETTINGS
 
-_PACKAGE = Path(__file__).parents[1]
-# In a wheel, and in a checkout.
-_FOLDERS = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
+
+@dataclass(frozen=True)
+class Answer:
+    """A part of the documentation.
+
+    Attributes:
+        pages: The titles of all pages by name, if nothing was asked for.
+        text: What the pages say, as Markdown.
+    """
+
+    pages: dict[str, str]
+    text: str
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +34,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "have them; a word that is no page is searched for on all pages."
     )
     parser.epilog = "tfring help\ntfring help failures\ntfring help TFRING_CHECK_VALUES"
-    parser.add_argument("words", nargs="*", metavar="TOPIC", help="a page, a setting or words")
+    add_json_option(parser, Answer)
+    parser.add_argument("topic", nargs="*", metavar="TOPIC", help="a page, a setting or words")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints a page, or the list of pages; returns 0. UsageError: no page says anything of it."""
-    words: Sequence[str] = options.words
-    if not words:
+    words: Sequence[str] = options.topic
+    if options.json:
+        print_json(answer(words))
+    elif not words:
         show_long(_topics())
     elif (text := _setting(words[0])) and len(words) == 1:
         print(text)
@@ -40,18 +52,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def pages() -> dict[str, Path]:
-    """Returns the pages by name."""
-    folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[0])
-    return {path.stem: path for path in sorted(folder.glob("*.md"))}
-
-
-def show_long(text: str) -> None:
-    """Prints a text, page by page where it is longer than the terminal."""
-    if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
-        pydoc.pager(text)
-    else:
-        print(text, end="" if text.endswith("\n") else "\n")
+def answer(words: Sequence[str]) -> Answer:
+    """Returns what some words ask for; UsageError: no page says anything of them."""
+    if not words:
+        return Answer({name: _title(path) for name, path in pages().items()}, "")
+    text = _setting(words[0]) if len(words) == 1 else ""
+    return Answer({}, text or _answer(words))
 
 
 def _topics() -> str:

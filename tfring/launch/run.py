@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfring.job.environments.identity import plain_id
+from tfring.launch.dry_run import Answer as Answer
 from tfring.launch.dry_run import show
 from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.names import refuse_unknown
@@ -63,12 +64,17 @@ def run(parsed: argparse.Namespace) -> int:
         from tfring.launch import doctor
 
         return doctor.main()
+    if options.json and not options.dry_run:
+        raise UsageError(
+            "--json goes with --dry-run. --exit-report FILE and --events FILE write as JSON how a "
+            "job runs and ends."
+        )
     behind = misplaced(parsed.words, options)
     if behind:
         print(f"tfring run: {behind}", file=sys.stderr)
     try:
         if options.dry_run:
-            return show(job_options(options))
+            return show(job_options(options), as_json=options.json)
         return _run(options)
     except NoRanksError:
         if behind:

@@ -204,7 +204,7 @@ def seen_live(records: Path) -> dict:
     """The output of `tfring top` for a job whose schedule is locked most of the time."""
     command = [sys.executable, "-m", "tfring", "top", records, "--once", "--json", "-n", "0.1"]
     for _ in range(20):
-        record = json.loads(finish(command).stdout)["ranks"][0]["record"]
+        record = json.loads(finish(command).stdout)["ranks"][0]["row"]["record"]
         if record["locks"] > record["unlocks"]:
             return record
     raise AssertionError(record)

@@ -13,7 +13,7 @@ from launcher_tools import ROOT, environment, run_python
 from run_options import refused
 
 from tfring.launch.cli import MODULES, main, parser_of
-from tfring.launch.help import pages
+from tfring.launch.pages import pages
 
 # A message or a page says `tfring help values`. Words after it select sections.
 POINTER = re.compile(r"tfring help ([a-z_]+)")
@@ -32,14 +32,29 @@ def test_the_list_has_every_page_with_its_title(capsys):
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(pages())
 
 
-def test_the_page_of_commands_is_that_of_the_parsers():
+def commands_page():
+    """The module that makes the pages of commands."""
     spec = importlib.util.spec_from_file_location("commands_page", ROOT / "tools/commands.py")
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
+    return maker
+
+
+def test_each_command_prints_an_object_or_the_page_says_why_not():
+    maker = commands_page()
+    for name in MODULES:
+        has = "--json" in parser_of(name)._option_string_actions
+        assert (maker.answer_of(name) is None) == (name in maker.WITHOUT_JSON), name
+        assert has or name in maker.WITHOUT_JSON, name
+
+
+def test_the_pages_of_commands_are_those_of_the_parsers_and_answers():
+    maker = commands_page()
     assert maker.PAGE.read_text("utf-8") == maker.page(), "run `make settings`"
     assert "| `-np N`, `--num-proc N` | number of ranks to start |" in maker.page()
     assert "--stall-check-warning-time-seconds" in maker.page()
     assert "--log-hide-timestamp" not in maker.page()  # an internal setting
+    assert maker.JSON_PAGE.read_text("utf-8") == maker.json_page(), "run `make settings`"
 
 
 def test_a_page_and_some_of_its_sections(capsys):
@@ -61,7 +76,7 @@ def test_words_are_searched_for_on_all_pages(capsys):
 def test_a_comment_in_a_program_is_no_heading(tmp_path, monkeypatch, capsys):
     page = "# Title\n\n## First\n\n```\n# a comment\npython train.py\n```\n\n## Second\n\ntext\n"
     (tmp_path / "page.md").write_text(page)
-    monkeypatch.setattr("tfring.launch.help._FOLDERS", (tmp_path,))
+    monkeypatch.setattr("tfring.launch.pages._FOLDERS", (tmp_path,))
     assert "python train.py" in printed(capsys, "help", "page", "first")
     assert "no heading" in refused(capsys, "help", "page", "comment")
 
@@ -192,7 +207,7 @@ def loaded(tmp_path, *words):
 
 def test_a_command_loads_what_it_needs(tmp_path):
     version = loaded(tmp_path, "--version")
-    assert not version & {"numpy", "json", "socket", *MODULES.values()} - {MODULES["help"]}
+    assert not version & {"numpy", "json", "socket", *MODULES.values()}
     job = loaded(tmp_path, "run", "-np", "2", "true")
     assert MODULES["run"] in job
     # The modules that explain and report, and numpy, are loaded at the end if there are records.

@@ -6,14 +6,32 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.kubernetes.kinds import MAKERS
 from tfring.launch.kubernetes.options import Request, add_manifest_options, request_of
+from tfring.observe.json_output import add_json_option, print_json
 
 # What Kubernetes reads as numbers or truth values, and PyYAML as texts: 1e-3, 0o17, 09, y.
 _NOT_TEXT = re.compile(r"(?:[-+]?\.?\d.*|[yYnN])\Z", re.DOTALL)
 _FLOAT = "tag:yaml.org,2002:float"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The manifest as a list of Kubernetes, which `kubectl apply -f -` takes, too.
+
+    Attributes:
+        apiVersion: "v1".
+        kind: "List".
+        items: The objects.
+    """
+
+    apiVersion: str
+    kind: str
+    items: list[dict[str, Any]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +45,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "tfring manifest --image registry/train --nnodes 4 --nproc-per-node 8 python train.py \\\n"
         "    | kubectl apply -f -"
     )
+    add_json_option(parser, Answer)
     add_manifest_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the manifest; UsageError if options are wrong, or PyYAML is not installed."""
-    print(manifest(request_of(options), ["manifest", *options.words]), end="")
+    request = request_of(options)
+    if options.json:
+        print_json(Answer("v1", "List", MAKERS[request.kind](request)))
+    else:
+        print(manifest(request, ["manifest", *options.words]), end="")
     return 0
 
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from tfring.launch.help import show_long
+from tfring.launch.pages import show_long
 
 _WIDEST = 100
 

@@ -100,6 +100,7 @@ class RunOptions:
         "--report", help="print where the time went when the job is over: tfring help stragglers"
     )
     dry_run: bool = switch("--dry-run", help="only show what would be started, and where")
+    json: bool = switch("--json", help="with --dry-run: print one JSON object (tfring help json)")
     command: tuple[str, ...] = option(
         nargs=argparse.REMAINDER,
         default=(),

@@ -8,14 +8,17 @@ import tarfile
 import textwrap
 from pathlib import Path
 
-from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.commands.which import FileAnswer, add_job_argument, resolve_job
 from tfring.observe.explain.explain import explain_job
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder.files import copy_settled
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
 from tfring.observe.recorder.stacks import take_stacks
 from tfring.runtime.texts.plain import plain
+
+Answer = FileAnswer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "tfring dump\ntfring dump 6d83ae"
     add_job_argument(parser)
+    add_json_option(parser, Answer)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)"
     )
@@ -35,6 +39,9 @@ def run(options: argparse.Namespace) -> int:
     """Writes the file and prints what to do with it."""
     job = load_job(resolve_job(options.job))
     file = write_dump(job, options.output)
+    if options.json:
+        print_json(Answer(job.job, job.size, len(job.records), str(file)))
+        return 0
     print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
     print(f"To look into it: tar -xzf {file} && tfring explain {_name(job)}")
     return 0

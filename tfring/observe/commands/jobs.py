@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfring.observe.explain.causes import HANGS
 from tfring.observe.explain.explain import explain_now
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.observe.live.table import require_rich
 from tfring.observe.recorder.choice import KnownJob, find_records, known_jobs
 from tfring.observe.recorder.layout import RankState
@@ -26,6 +27,38 @@ _WIDE = 1000  # letters in a line where there is no terminal
 _LEAST = 12  # letters of a program and a folder on a narrow terminal
 
 
+@dataclass(frozen=True)
+class JobRow:
+    """A job.
+
+    Attributes:
+        id: Its id. Every command also takes the beginning of it.
+        state: "starts", "running", "hangs", "failed" or "ended".
+        ranks: How many it has; None: unknown.
+        began: When it began, in seconds since 1970.
+        program: The program and its arguments.
+        folder: Where it was started; "": unknown.
+    """
+
+    id: str
+    state: str
+    ranks: int | None
+    began: float
+    program: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The jobs of this user on this host.
+
+    Attributes:
+        jobs: Those that run, and those that ended in the last day; the newest first.
+    """
+
+    jobs: list[JobRow]
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = (
@@ -33,20 +66,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "other commands take the beginning of an id."
     )
     parser.epilog = "tfring jobs\ntfring top 6d83ae"
-    parser.add_argument("--json", action="store_true", help="one JSON object per job")
+    add_json_option(parser, Answer)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the jobs; returns 0."""
-    rows = [_row(job) for job in known_jobs()]
+    found = answer()
     if options.json:
-        for row in rows:
-            print(json.dumps(row))
-    elif not rows:
+        print_json(found)
+    elif not found.jobs:
         print("no job of this user runs on this host, and none has ended since yesterday")
     else:
-        _print(rows)
+        _print(found.jobs)
     return 0
+
+
+def answer() -> Answer:
+    """Returns the jobs."""
+    return Answer([_row(job) for job in known_jobs()])
 
 
 def find_state(job: KnownJob) -> str:
@@ -64,21 +101,14 @@ def find_state(job: KnownJob) -> str:
     return "ended" if states and all(one == RankState.LEFT for one in states) else "failed"
 
 
-def _row(job: KnownJob) -> dict[str, object]:
+def _row(job: KnownJob) -> JobRow:
     size = job.generations[0].size if job.generations else None
     if size is None and job.entry is not None:
         size = job.entry.end.get("report", {}).get("size")
-    return {
-        "id": job.job,
-        "state": find_state(job),
-        "ranks": size,
-        "began": job.began,
-        "program": job.program,
-        "folder": job.folder,
-    }
+    return JobRow(job.job, find_state(job), size, job.began, job.program, job.folder)
 
 
-def _print(rows: list[dict[str, object]]) -> None:
+def _print(rows: list[JobRow]) -> None:
     require_rich()
     from rich.console import Console
 
@@ -86,7 +116,7 @@ def _print(rows: list[dict[str, object]]) -> None:
     console.print(make_table(rows, time.time()))
 
 
-def make_table(rows: list[dict[str, object]], now: float) -> Table:
+def make_table(rows: list[JobRow], now: float) -> Table:
     """Returns a table with a row for each job.
 
     Args:
@@ -102,11 +132,10 @@ def make_table(rows: list[dict[str, object]], now: float) -> Table:
     found.add_column("program", min_width=_LEAST)
     found.add_column("folder", min_width=_LEAST, overflow="fold")
     for row in rows:
-        cells = [short(str(row["id"])), str(row["state"]), str(row["ranks"] or "-")]
-        cells.append(time_text(now - float(str(row["began"]))))
-        program = Text(str(row["program"]), no_wrap=True, overflow="ellipsis")
-        folder = Text(plain(_from_home(str(row["folder"]))))
-        style = "red" if row["state"] in ("hangs", "failed") else ""
+        cells = [short(row.id), row.state, str(row.ranks or "-"), time_text(now - row.began)]
+        program = Text(row.program, no_wrap=True, overflow="ellipsis")
+        folder = Text(plain(_from_home(row.folder)))
+        style = "red" if row.state in ("hangs", "failed") else ""
         found.add_row(*cells, program, folder, style=style)
     return found
 

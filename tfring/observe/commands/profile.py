@@ -6,9 +6,11 @@ import argparse
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.observe.profile import (
     Shares,
     describe_difference,
@@ -25,6 +27,28 @@ _LINES = 5
 _LEAST = 0.005  # of the time; less is 0 %
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Which lines of the program take the time of each rank.
+
+    Attributes:
+        job: Its id.
+        size: The number of its ranks.
+        file: The flame graph, for https://www.speedscope.app.
+        difference: Where some ranks spend much more time than the others, in a sentence; "": only
+            one rank was sampled.
+        lines: By rank: lines, and their shares of its time, the largest first.
+        failures: By rank: why it could not be sampled.
+    """
+
+    job: str
+    size: int
+    file: str
+    difference: str
+    lines: dict[str, dict[str, float]]
+    failures: dict[str, str]
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = (
@@ -33,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "tfring profile\ntfring profile 6d83ae --seconds 20 -o slow.json"
     add_job_argument(parser)
+    add_json_option(parser, Answer)
     add = parser.add_argument
     add("--seconds", type=float, default=5.0, metavar="S", help="for how long (default 5)")
     add("--rate", type=float, default=50.0, metavar="N", help="samples per second (default 50)")
@@ -61,7 +86,13 @@ def run(options: argparse.Namespace) -> int:
     file.write_text(
         json.dumps(make_document(name, profiles), separators=(",", ":")), encoding="utf-8"
     )
-    print("\n".join(_text(found, failures)))
+    difference = describe_difference(found) if len(found) > 1 else ""
+    if options.json:
+        lines = {str(rank): _shares(own) for rank, own in found.items()}
+        failed = {str(rank): why for rank, why in failures.items()}
+        print_json(Answer(job.job, job.size, str(file), difference, lines, failed))
+        return 0
+    print("\n".join(_text(found, failures, difference)))
     if not all(profiles[rank].spied for rank in found):
         print(
             "Ranks sampled themselves, because py-spy is not installed or may not trace them. For "
@@ -71,11 +102,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]:
-    lines = [plain(describe_difference(found)), ""] if len(found) > 1 else []
+def _shares(own: Shares) -> dict[str, float]:
+    """Returns the lines that take most of the time, with their shares."""
+    most = itertools.islice(own.items(), _LINES)
+    return {plain(line.text()): share for line, share in most if share >= _LEAST}
+
+
+def _text(found: Mapping[int, Shares], failures: Mapping[int, str], difference: str) -> list[str]:
+    lines = [plain(difference), ""] if difference else []
     for rank, own in found.items():
         lines.append(f"Rank {rank}:")
-        for line, share in itertools.islice(own.items(), _LINES):
-            if share >= _LEAST:
-                lines.append(f"  {100 * share:3.0f} %  {plain(line.text())}")
+        lines += [f"  {100 * share:3.0f} %  {line}" for line, share in _shares(own).items()]
     return [*lines, *(f"Rank {rank}: {why}" for rank, why in failures.items())]

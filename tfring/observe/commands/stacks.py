@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.json_output import add_json_option, as_object, print_json
 from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder.job import JobRecords, load_job
@@ -15,6 +16,23 @@ from tfring.observe.recorder.reader import RecordError
 from tfring.observe.recorder.stacks import take_stacks
 
 _ANSWER_SECONDS = 60.0
+_STACKS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where the threads of each rank are.
+
+    Attributes:
+        job: Its id.
+        size: The number of its ranks.
+        stacks: By rank: its threads, the main one first, the innermost call first. For a rank that
+            cannot be asked, a sentence that begins with "no stacks: ".
+    """
+
+    job: str
+    size: int
+    stacks: dict[str, str]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +46,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also frames of TensorFlow, Keras and tfring, and tfring's threads",
     )
-    add("--json", action="store_true", help="print one JSON object: the stacks by rank")
+    add_json_option(parser, Answer)
     add(
         "--timeout",
         type=float,
-        default=2.0,
+        default=_STACKS_SECONDS,
         metavar="SECONDS",
         help="wait this long for ranks (default %(default)g)",
     )
@@ -58,18 +76,18 @@ def run(options: argparse.Namespace) -> int:
     words = ["stacks", *name_job(options.job, job.job if job else ""), "--json"]
     words += ["--timeout", str(options.timeout)]
     with OtherHosts(options, words) as others:
-        answers = [_here(job, options)] if job is not None else []
+        answers = [as_object(_of(job, options.timeout))] if job is not None else []
         others.wait(_ANSWER_SECONDS)
         answers += others.newest()
         for trouble in others.troubles():
             print(f"tfring stacks: {trouble}", file=sys.stderr)
-    names = sorted({str(answer["job"]) for answer in answers})
+    names = sorted({str(one["job"]) for one in answers})
     if len(names) != 1:
         raise RecordError(f"the hosts show different jobs: {', '.join(names) or 'none'}; name one")
-    found = {int(r): str(text) for answer in answers for r, text in answer["stacks"].items()}
-    size = max(int(answer["size"]) for answer in answers)
+    found = {int(r): str(text) for one in answers for r, text in one["stacks"].items()}
+    size = max(int(one["size"]) for one in answers)
     if options.json:
-        print(json.dumps({"job": names[0], "size": size, "stacks": found}))
+        print_json(Answer(names[0], size, {str(rank): text for rank, text in found.items()}))
         return 0
     for rank in set(range(size)) - found.keys():
         found[rank] = "no stacks: it has no record here; --host names other hosts"
@@ -77,7 +95,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _here(job: JobRecords, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns what `tfring stacks --json` prints for this host's ranks."""
-    stacks = take_stacks(job.records, options.timeout)
-    return {"job": job.job, "size": job.size, "stacks": stacks}
+def answer(given: Sequence[str]) -> Answer:
+    """Returns the stacks of the ranks of this host; raises RecordError if there is no such job."""
+    return _of(load_job(resolve_job(given)), _STACKS_SECONDS)
+
+
+def _of(job: JobRecords, timeout: float) -> Answer:
+    stacks = take_stacks(job.records, timeout)
+    return Answer(job.job, job.size, {str(rank): text for rank, text in stacks.items()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from tfring.observe.commands.dump import write_dump
 from tfring.observe.commands.which import add_job_argument, resolve_job
 from tfring.observe.explain.explain import make_verdict
+from tfring.observe.json_output import add_json_option, print_json
 from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
 from tfring.observe.live.overview import Overview
 from tfring.observe.live.screen import Screen
@@ -25,6 +25,7 @@ from tfring.observe.recorder.reader import RecordError
 from tfring.observe.recorder.stacks import take_stacks
 
 _ANSWER_SECONDS = 30.0
+Answer = Overview
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     add = parser.add_argument
     add("--once", action="store_true", help="print one table and end")
-    add("--json", action="store_true", help="print a JSON object per line instead of a table")
+    add_json_option(parser, Answer, "instead of tables, at each look ")
     add(
         "-n",
         "--interval",
@@ -55,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ValueError: An option is impossible.
     """
-    if not 0.05 <= options.interval <= 3600:
-        raise ValueError(f"--interval {options.interval}: use 0.05 to 3600 seconds")
+    _check(options.interval)
     if not options.json:
         require_rich()
     given = resolve_job(options.job, elsewhere=bool(options.host))
@@ -66,6 +66,24 @@ def run(options: argparse.Namespace) -> int:
     with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
         others.wait(_ANSWER_SECONDS)
         return _show(options, Watch(given, others), others)
+
+
+def answer(given: Sequence[str], interval: float = 1.0) -> Answer:
+    """Returns what a job does, with rates over one interval.
+
+    Raises:
+        RecordError: There is no such job.
+        ValueError: An impossible interval.
+    """
+    _check(interval)
+    watch = Watch(resolve_job(given))
+    watch.look()
+    return _look_again(watch, interval)
+
+
+def _check(interval: float) -> None:
+    if not 0.05 <= interval <= 3600:
+        raise ValueError(f"--interval {interval}: use 0.05 to 3600 seconds")
 
 
 def _job_here(given: list[str]) -> str:
@@ -104,16 +122,20 @@ def _print(options: argparse.Namespace, watch: Watch) -> int:
     """Prints a table or an object, or objects until the reader is gone."""
     watch.look()
     while True:
-        time.sleep(options.interval)
-        view = watch.look()
-        if not view.calm:
-            view = dataclasses.replace(view, verdict=_find_verdict(watch.given))
+        view = _look_again(watch, options.interval)
         if options.json:
-            print(json.dumps(view.as_json()), flush=True)
+            print_json(view)
         else:
             print_page(view)
         if options.once:
             return 0
+
+
+def _look_again(watch: Watch, interval: float) -> Overview:
+    """Returns the job after one interval, with the verdict if a rank looks wrong."""
+    time.sleep(interval)
+    view = watch.look()
+    return view if view.calm else dataclasses.replace(view, verdict=_find_verdict(watch.given))
 
 
 def _find_verdict(given: Sequence[str]) -> str:

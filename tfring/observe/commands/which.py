@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tfring.observe.recorder.catalog import JobNote
 from tfring.observe.recorder.choice import (
@@ -20,6 +21,23 @@ from tfring.observe.recorder.choice import (
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.times import time_text
+
+
+@dataclass(frozen=True)
+class FileAnswer:
+    """The file that was written.
+
+    Attributes:
+        job: The job's id.
+        size: The number of its ranks.
+        ranks: How many of them the file has; the others have no record here.
+        file: The file.
+    """
+
+    job: str
+    size: int
+    ranks: int
+    file: str
 
 
 def add_job_argument(parser: argparse.ArgumentParser) -> None:

@@ -65,6 +65,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class RankLine:
+    """Where some ranks are in the program.
+
+    Attributes:
+        ranks: Which ones.
+        line: The line, as "train.py:40"; "": unknown.
+        doing: What they do there, as "waits in allreduce of tensor 'loss'".
+    """
+
+    ranks: tuple[int, ...]
+    line: str
+    doing: str
+
+
+@dataclass(frozen=True)
 class Explanation(Finding):
     """What is wrong with a job. Its text is one paragraph: what, where, since when, what to do.
 
@@ -72,11 +87,15 @@ class Explanation(Finding):
         job: Its id.
         limit: The age at which it ends the job, in nanoseconds; 0: it does not.
         what: The text without the advice.
+        evidence: What shows it, one sentence each.
+        lines: Where each rank is in the program.
     """
 
     job: str = ""
     limit: int = 0
     what: str = ""
+    evidence: tuple[str, ...] = ()
+    lines: tuple[RankLine, ...] = ()
 
     def ends(self, age: int) -> str:
         """Returns "The job ends in 9 min 48 s if nothing changes" at an age; "" if it does not."""

@@ -247,7 +247,8 @@ def _disagree(s: Situation, event: Event) -> Finding:
         ranks=tuple(odd),
         names=names,
         text=event.text,
-        advice=f"The calls are at {listed(sites)}." if sites else "",
+        advice=(f"The calls are at {listed(sites)}. " if sites else "")
+        + "Make this call with the same values on all ranks.",
     )
 
 

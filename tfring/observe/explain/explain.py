@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tfring.observe.explain import calls, ends, pace, transport
 from tfring.observe.explain.causes import HANGS, WELL, Cause, Explanation, Finding
+from tfring.observe.explain.facts import find_facts, find_lines
 from tfring.observe.explain.processes import Seen, look, with_stacks
 from tfring.observe.explain.situation import Situation
 from tfring.observe.recorder.job import JobRecords, load_job
@@ -90,6 +91,8 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
         job=job.job,
         limit=_limit(s, first),
         what=first.text,
+        evidence=find_facts(s, first),
+        lines=find_lines(s),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tfring.observe.live.rows import Row
 from tfring.observe.recorder.layout import RankState
@@ -19,34 +18,31 @@ _ENDED = {RankState.LEFT: "has left", RankState.FAILED: "has failed"}
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank as it is shown.
+    """One rank as it is shown. Rates and shares are of the last 10 s; None: unknown.
 
     Attributes:
-        row: What was read.
+        rank: Its number.
         doing: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
-        steps: Per second; None: unknown.
+        steps: Per second.
         samples: Per second.
         input: Share of the time in which it waited for input.
+        exchange: Share of the time in which it waited for others, or for gradients.
         callbacks: Share of the time that callbacks took after each batch.
         cpu: Processors that it kept busy: 2.0 is two.
         awaited: Share of the time in which all other ranks waited for this one alone.
+        row: What was read.
     """
 
-    row: Row
+    rank: int
     doing: str
     steps: float | None
     samples: float | None
     input: float | None
+    exchange: float | None
     callbacks: float | None
     cpu: float | None
     awaited: float | None
-
-    @property
-    def exchange(self) -> float | None:
-        """Share of the time in which it waited for others, or for the exchange of gradients."""
-        if self.doing.startswith("waits "):  # the newest step is older than that
-            return 1.0
-        return 1 - self.row.efficiency if self.row.efficiency >= 0 else None
+    row: Row
 
     @property
     def state(self) -> str:
@@ -54,20 +50,6 @@ class RankView:
         if self.doing.startswith("waits "):
             return " ".join(self.doing.split()[:3])
         return "awaited" if self.doing.endswith(" for it") else self.doing
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the values by name."""
-        return {
-            **self.row.as_json(),
-            "doing": self.doing,
-            "steps_per_second": self.steps,
-            "samples_per_second": self.samples,
-            "input": self.input,
-            "exchange": self.exchange,
-            "callbacks": self.callbacks,
-            "cpu": self.cpu,
-            "awaited": self.awaited,
-        }
 
 
 @dataclass(frozen=True)
@@ -97,18 +79,6 @@ class Overview:
         """Whether each rank runs, so that nothing needs an explanation."""
         return all(view.doing in ("running", "has left") for view in self.ranks)
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the values by name."""
-        return {
-            "job": self.job,
-            "size": self.size,
-            "missing": self.missing,
-            "samples_per_second": self.samples,
-            "verdict": self.verdict,
-            "trouble": self.trouble,
-            "ranks": [view.as_json() for view in self.ranks],
-        }
-
 
 def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     """Returns the job as of now, with the rates since before.
@@ -124,15 +94,17 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     blamed = [find_absent(row, rows) for row in rows if _waits_long(row)]
     views = [
         RankView(
-            row=row,
-            doing=describe_state(row, rows),
+            rank=row.rank,
+            doing=(doing := describe_state(row, rows)),
             steps=_rate(was, row, lambda one: one.step) if row.step >= 0 else None,
             samples=_rate(was, row, _samples) if _samples(row) else None,
             input=_share(was, row, "input_time"),
+            exchange=_exchange(doing, row),
             callbacks=_share(was, row, "callback_time"),
             cpu=_rate(was, row, lambda one: one.cpu) if row.cpu else None,
             # Rank 0 counts a wait when it is over.
             awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
+            row=row,
         )
         for was, row in pairs
     ]
@@ -193,6 +165,12 @@ def find_absent(row: Row, rows: Sequence[Row]) -> list[int]:
             one[:3] == wanted or (one[0] in sets and one[3] == "join") for one in other.asked
         )
     ]
+
+
+def _exchange(doing: str, row: Row) -> float | None:
+    if doing.startswith("waits "):  # the newest step is older than that
+        return 1.0
+    return 1 - row.efficiency if row.efficiency >= 0 else None
 
 
 def _trouble(row: Row) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ class Row:
     """One rank at one moment: plain values that go through JSON.
 
     Attributes:
-        record: The header of its record, see layout.HEADER.
+        record: The header of its record, see layout.HEADER: counters such as "bytes_sent".
         time: When this was read, in nanoseconds of the host's monotonic clock.
         process: "running", "stopped", "gone", or "unknown" for a process in another container.
         step: The step it is in: marked by its program, else counted; -1: unknown.
@@ -100,16 +99,9 @@ class Row:
         """Of the epoch so far, in `fit`; None: unknown."""
         return float(self.record["loss"]) if self.record["has_loss"] else None
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the values by name, and the rank."""
-        record = self.record
-        if not math.isfinite(record["loss"]):  # for which JSON has no number
-            record = {**record, "loss": str(record["loss"])}
-        return {"rank": self.rank, **dataclasses.asdict(self), "record": record}
-
 
 def parse_row(values: dict[str, Any]) -> Row:
-    """Returns a row from what `as_json` returned; other values are ignored.
+    """Returns a row from what `as_object` made of one; other values are ignored.
 
     Raises:
         ValueError: A value is missing.

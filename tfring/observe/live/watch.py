@@ -101,7 +101,7 @@ class Watch:
         gpus = gpu_use()
         rows = [make_row(record, gpus) for record in self.records().values()]
         for answer in self._others.newest() if self._others else []:
-            rows += [parse_row(values) for values in answer["ranks"]]
+            rows += [parse_row(values.get("row", {})) for values in answer["ranks"]]
         return rows
 
 

@@ -15,6 +15,7 @@ from made_records import entries, gradient_name, write_record
 from rich.console import Console
 
 import tfring
+from tfring.observe.json_output import as_object
 from tfring.observe.live.overview import Overview, make_overview
 from tfring.observe.live.rows import Row, _efficiency, make_row, parse_row
 from tfring.observe.live.table import (
@@ -172,9 +173,9 @@ def test_the_only_absent_rank_is_awaited_all_the_time() -> None:
 
 def test_rows_go_through_json() -> None:
     one = row(2, asked=asked("a", 5), late=[1, 2])
-    assert parse_row(json.loads(json.dumps({**one.as_json(), "new": 1}))) == one
+    assert parse_row(json.loads(json.dumps({**as_object(one), "new": 1}))) == one
     lost = training(0, loss=float("nan"))
-    told = parse_row(json.loads(json.dumps(lost.as_json(), allow_nan=False)))
+    told = parse_row(json.loads(json.dumps(as_object(lost), allow_nan=False)))
     assert told.loss is not None and math.isnan(told.loss)
     with pytest.raises(ValueError, match="different version"):
         parse_row({"rank": 1})

@@ -34,13 +34,13 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
     (line,) = done.stdout.splitlines()
     view = json.loads(line)
     assert view["job"] == id_of(job.records.name) and view["size"] == 2 and view["missing"] == []
-    for rank, row in enumerate(view["ranks"]):
-        record = row["record"]
-        assert (row["rank"], record["pid"], row["doing"]) == (rank, job.pids[rank], "running")
+    for rank, seen in enumerate(view["ranks"]):
+        row, record = seen["row"], seen["row"]["record"]
+        assert (seen["rank"], record["pid"], seen["doing"]) == (rank, job.pids[rank], "running")
         # A step may begin while the record is read.
-        assert row["steps_per_second"] > 0 and record["samples"] - 32 * row["step"] in (0, 32)
-        assert row["samples_per_second"] == pytest.approx(32 * row["steps_per_second"], abs=65)
-        assert 1e6 < row["memory"] < 1e11 and 0 <= row["awaited"] <= 1
+        assert seen["steps"] > 0 and record["samples"] - 32 * row["step"] in (0, 32)
+        assert seen["samples"] == pytest.approx(32 * seen["steps"], abs=65)
+        assert 1e6 < row["memory"] < 1e11 and 0 <= seen["awaited"] <= 1
 
 
 def test_impossible_times_are_refused(job: LiveJob) -> None:

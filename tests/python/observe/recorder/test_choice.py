@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from tfring.launch.cli import main
 from tfring.observe.commands import profile
-from tfring.observe.commands.jobs import make_table
+from tfring.observe.commands.jobs import JobRow, make_table
 from tfring.observe.commands.which import resolve_job
 from tfring.observe.profile import Profile, Sample
 from tfring.observe.recorder import catalog, choice, places
@@ -95,7 +96,7 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
     assert shown.err == "" and shown.out.startswith("Job 222222: Rank 0 waits for rank 1 in")
     assert re.search(r"The job ends in 8 min (\d+ s )?if\s+nothing changes\.$", shown.out.strip())
     assert main(["jobs", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = json.loads(capsys.readouterr().out)["jobs"]
     assert [(row["id"], row["state"]) for row in rows] == [
         (id_at(place), "hangs" if place == 2 else "running") for place in range(5, -1, -1)
     ]
@@ -238,8 +239,8 @@ def test_names_that_fit_several_jobs_or_none_are_refused(base: Path) -> None:
 @pytest.mark.parametrize("width", [80, 160, 1000])
 def test_the_list_of_jobs_keeps_to_the_terminal(width: int) -> None:
     program, folder = "python train.py --data " + "d" * 60, "/jobs/" + "f" * 60 + "/mnist"
-    row = {"id": id_at(1), "state": "hangs", "ranks": 8, "began": 0.0}
-    rows = [{**row, "program": program, "folder": folder}, {**row, "program": "a", "folder": "/b"}]
+    row = JobRow(id_at(1), "hangs", 8, 0.0, program, folder)
+    rows = [row, replace(row, program="a", folder="/b")]
     file = io.StringIO()
     Console(file=file, width=width).print(make_table(rows, 600.0))
     head, *lines = file.getvalue().splitlines()
