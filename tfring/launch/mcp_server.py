@@ -52,15 +52,23 @@ def run(options: argparse.Namespace) -> int:
     except ImportError:
         raise UsageError('tfring mcp needs its SDK: pip install "tfring[mcp]"') from None
 
-    server = MCPServer(
-        "tfring", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
-    )
+    class Server(MCPServer):  # type: ignore[misc]
+        """Refuses arguments that a tool does not have: without its job it would show another."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            known = signatures[name].parameters if name in signatures else arguments
+            if unknown := arguments.keys() - known:
+                raise ToolError(f"{name} has no argument {min(unknown)}")
+            return await super().call_tool(name, arguments, context)
+
+    signatures = {name: inspect.signature(tool, eval_str=True) for name, tool in _TOOLS.items()}
+    server = Server("tfring", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    for tool in (explain, report, stacks, top, doctor, jobs, records):
-        signature = inspect.signature(tool, eval_str=True)
+    for name, tool in _TOOLS.items():
+        answer = signatures[name].return_annotation
         server.add_tool(
-            _as_tool(tool, signature, ToolError),
-            description=f"{inspect.getdoc(tool)}\n\n{inspect.getdoc(signature.return_annotation)}",
+            _as_tool(tool, signatures[name], ToolError),
+            description=f"{inspect.getdoc(tool)}\n\n{inspect.getdoc(answer)}",
             annotations=reads,
         )
     server.run("stdio")
@@ -149,3 +157,8 @@ def records(
     `state` those that are "waits", "runs", or ended so, such as "OK"; `last` is how many.
     """
     return records_command.answer(_named(job), rank, name, state, last)
+
+
+_TOOLS: dict[str, Callable[..., Any]] = {
+    tool.__name__: tool for tool in (explain, report, stacks, top, doctor, jobs, records)
+}

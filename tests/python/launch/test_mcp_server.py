@@ -127,6 +127,10 @@ def test_an_assistant_is_told_of_a_job_that_is_over(tmp_path: Path) -> None:
         assert told["evidence"] and told["next_step"]
         report = await ask(client, "report", job=mine["id"])
         assert report["size"] == 2 and "2 ranks" in report["text"]
+        assert [(rank["rank"], rank["state"]) for rank in report["ranks"]] == [
+            (0, "ended"),
+            (1, "ended"),
+        ]
         assert "no records" in await refusal(client, "stacks", job=mine["id"])
 
     with_server(question)
@@ -151,6 +155,7 @@ def test_wrong_questions_are_answered_with_the_sentence_of_the_command(job: Live
         for rank in (-1, 2, 10**30):
             said = await refusal(client, "records", job=str(job.records), rank=rank)
             assert f"rank {rank} has no record here" in said
+        assert "explain has no argument job_id" in await refusal(client, "explain", job_id="a")
         assert "Unknown tool" in await refusal(client, "run")
         assert (await ask(client, "explain", job=str(job.records)))["cause"] == "NOT_CALLING"
 

@@ -16,7 +16,7 @@ from tfring.observe.recorder.errors import RecordError
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, record_files
 from tfring.observe.recorder.reader import read_header
-from tfring.observe.report.text import keep_report
+from tfring.observe.report.answer import keep_report
 
 
 def note_end(folder: Path, *, stays: bool) -> None:

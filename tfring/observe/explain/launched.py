@@ -155,7 +155,7 @@ class RunRecords:
         report = self.report if self.succeeded and not self._given else None
         if report is None:
             return {}
-        from tfring.observe.report.text import keep_report
+        from tfring.observe.report.answer import keep_report
 
         return keep_report(report)
 

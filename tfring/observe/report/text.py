@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -43,18 +41,6 @@ def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
     console.print(make_time_table(report))
-
-
-def keep_report(report: Report) -> dict[str, Any]:
-    """Returns what stays of a report when the records are gone, for JSON.
-
-    Returns:
-        "size": the number of ranks; "text": as `tfring report` prints it, "" without rich.
-    """
-    file = io.StringIO()
-    with contextlib.suppress(ImportError):
-        print_report(report, file)
-    return {"size": report.size, "text": file.getvalue()}
 
 
 def write_sentences(report: Report) -> list[str]:
