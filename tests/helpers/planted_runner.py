@@ -2,7 +2,7 @@
 
 `python planted_runner.py FOLDER [CASE...]` prints a line of JSON for each case. The ranks are
 forked from this process, which has loaded everything and never calls init. Each explanation comes
-twice at a time: from this process, and from `tfring mcp` through its protocol.
+twice: from this process, and from `tfring mcp` through its protocol, which is asked first.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Job:
     began: float
     at_fault: set[int] = field(default_factory=set)
     ask_at: float | None = None
+    told: dict[str, Any] = field(default_factory=dict)  # the explanation of this process
+    served: asyncio.Task[dict[str, Any]] | None = None  # that of the server
 
 
 def run_rank(case: Case, rank: int, folder: Path, port: int, ready: int) -> None:
@@ -129,15 +131,14 @@ async def advance(job: Job, client: Client) -> dict[str, Any] | None:
         elif now - job.began > START_SECONDS:
             return end(job, {"error": f"at the fault: ranks {sorted(job.at_fault)}"})
         return None
-    return await ask(job, client) if now >= job.ask_at else None
-
-
-async def ask(job: Job, client: Client) -> dict[str, Any]:
-    """Asks for the explanation of a job; returns whether it is right, and that of the server."""
-    told, served = await asyncio.gather(
-        asyncio.to_thread(explain_here, job.folder),
-        assistant.ask(client, "explain", job=str(job.folder)),
-    )
+    if job.served is None and now >= job.ask_at:
+        asked = assistant.ask(client, "explain", job=str(job.folder))
+        job.served = asyncio.create_task(asked)
+        await asyncio.sleep(0.02)  # sends the question
+        job.told = explain_here(job.folder)
+    if job.served is None or not job.served.done():
+        return None
+    told, served = job.told, job.served.result()
     right, by_mcp = is_right(job.case, told), is_right(job.case, served)
     return end(job, {**told, "right": right, "by_mcp": by_mcp, "served": served})
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ImportError:
-        raise UsageError('tfring mcp needs its SDK: pip install "tfring[mcp]"') from None
+        raise UsageError('the SDK of the protocol is missing: pip install "tfring[mcp]"') from None
 
     class Server(MCPServer):  # type: ignore[misc]
         """Refuses arguments that a tool does not have: without its job it would show another."""
