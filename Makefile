@@ -225,11 +225,11 @@ canary: build ## Test the newest pre-releases of TensorFlow and Keras (2 GB; TEN
 
 # ---- Checks of the sources.
 
-.PHONY: check lint lint-cc lint-python tidy analyze format
+.PHONY: check lint lint-cc lint-python lint-packages tidy analyze format
 check: $(TEST_READY) $(VENV)/.ready-lint ## On a built checkout, in three minutes: format, lint, types, tests of what changed (BASE=main)
 	@$(PY) tools/check.py --build "$(BUILD)" --base "$(BASE)"
 
-lint: lint-python lint-cc tidy ## All linters
+lint: lint-python lint-cc lint-packages tidy ## All linters
 
 lint-python: $(TEST_READY) $(VENV)/.ready-lint ## ruff, mypy, and the rules about arrows and sizes
 	$(VENV)/bin/ruff check $(PY_FILES)
@@ -239,6 +239,10 @@ lint-python: $(TEST_READY) $(VENV)/.ready-lint ## ruff, mypy, and the rules abou
 
 lint-cc: $(VENV)/.ready-lint ## clang-format
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+
+lint-packages: $(VENV)/.ready-lint ## hadolint on Dockerfiles; rattler-build renders conda's recipe
+	$(VENV)/bin/hadolint $$(git ls-files '*Dockerfile')
+	$(PY) tools/release/check_recipe.py
 
 tidy: $(DEMO_READY) $(VENV)/.ready-lint ## clang-tidy on the runtime
 	tools/tidy.sh "$(BUILD)-tidy"

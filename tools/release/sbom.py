@@ -6,59 +6,98 @@ https://spdx.github.io/spdx-spec/v2.3 describes the format.
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 LICENCE = "Apache-2.0"
-# The first pattern that fits a file of a wheel says where it comes from.
+# The first pattern that fits a file of a wheel says where it comes from: words, and the package
+# that it was built with, as pins() names it.
 _ORIGINS = (
     (
-        r"tfring/_lib/tensorflow-([\d.]+)/.*\.so",
-        "compiled from ops, with headers of TensorFlow {}",
+        r"tfring/_lib/tensorflow-(2\.1[89])/_tfring_xla\.so",
+        "compiled from ops, with headers of {pin}, and of XLA's FFI from a later one",
+        "tensorflow-cpu {}",
     ),
-    (r"tfring/_lib/libtfring_mpi_(\w+)\.so", "compiled from ops/mpi, with mpi.h of {}"),
-    (r"tfring/_lib/libtfring_cuda\.so", "compiled from ops/gpu; its kernels by NVRTC"),
-    (r"tfring/_lib/_core\..*\.so", "compiled from ops/bindings, with headers of pybind11"),
-    (r"tfring/_lib/.*\.so", "compiled from ops/runtime and tools/wheels/older_wait.cc"),
-    (r"tfring/_lib/build\.json", "written by the build: the versions it was compiled for"),
-    (r"tfring/pages/(.*)", "copied from docs/{}"),
-    (r"(tfring/.*)", "copied from {}"),
-    (r"[^/]+\.dist-info/licenses/(.*)", "copied from {}"),
-    (r"[^/]+\.dist-info/.*", "written by setuptools and auditwheel from pyproject.toml"),
+    (
+        r"tfring/_lib/tensorflow-([\d.]+)/.*\.so",
+        "compiled from ops, with headers of {pin}",
+        "tensorflow-cpu {}",
+    ),
+    (r"tfring/_lib/libtfring_mpi_(\w+)\.so", "compiled from ops/mpi, with mpi.h of {pin}", "{}"),
+    (
+        r"tfring/_lib/libtfring_cuda\.so",
+        "compiled from ops/gpu; its kernels by {pin}",
+        "nvidia-cuda-nvrtc-cu12",
+    ),
+    (r"tfring/_lib/_core\..*\.so", "compiled from ops/bindings, with headers of {pin}", "pybind11"),
+    (r"tfring/_lib/.*\.so", "compiled from ops/runtime and tools/wheels/older_wait.cc", ""),
+    (
+        r"tfring/_lib/.*build\.json",
+        "written by the build: the versions it was compiled for",
+        "",
+    ),
+    (r"tfring/pages/(.*)", "copied from docs/{}", ""),
+    (r"(tfring/.*)", "copied from {}", ""),
+    (r"[^/]+\.dist-info/licenses/(.*)", "copied from {}", ""),
+    (
+        r"[^/]+\.dist-info/.*",
+        "written by setuptools and auditwheel from pyproject.toml",
+        "setuptools",
+    ),
 )
+_COPIED = "copied from "
+
+
+class Pin(NamedTuple):
+    """A package that the build uses."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
 
 
 class UnknownOriginError(Exception):
-    """A wheel has a file that no pattern knows."""
+    """No pattern knows a file of a wheel, or it is no copy of the source that one names."""
 
 
-def text(wheels: Sequence[Path], version: str, commit: str, epoch: int) -> str:
+def text(
+    wheels: Sequence[Path], source: Path, version: str, commit: str, epoch: int, compiler: str
+) -> str:
     """Returns the document as JSON.
 
+    Args:
+        wheels: the wheels.
+        source: the folder that they were built from.
+        version: of tfring.
+        commit: that was built.
+        epoch: when, in seconds since 1970.
+        compiler: what `c++ --version` says.
+
     Raises:
-        UnknownOriginError: a file fits no pattern.
+        UnknownOriginError: a file fits no pattern, or differs from its source.
     """
     created = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc)
     packages: list[dict[str, Any]] = []
     files: list[dict[str, Any]] = []
     relations: list[dict[str, str]] = []
+    tools = [*pins().values(), Pin("c++", compiler, ())]
     for number, wheel in enumerate(wheels):
         name = f"SPDXRef-Package-{number}"
         packages.append(_package(name, wheel.name, version, wheel.read_bytes()))
         relations.append(_relation("SPDXRef-DOCUMENT", "DESCRIBES", name))
-        for file in _files(wheel, number):
+        for file in _files(wheel, source, number):
             files.append(file)
             relations.append(_relation(name, "CONTAINS", file["SPDXID"]))
-    for number, (tool, release) in enumerate(_tools()):
-        name = f"SPDXRef-Tool-{number}"
-        packages.append(_package(name, tool, release))
-        relations.append(_relation(name, "BUILD_TOOL_OF", "SPDXRef-Package-0"))
+        for tool in range(len(tools)):
+            relations.append(_relation(f"SPDXRef-Tool-{tool}", "BUILD_TOOL_OF", name))
+    packages += [_tool(f"SPDXRef-Tool-{number}", pin) for number, pin in enumerate(tools)]
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -83,19 +122,41 @@ def origin(name: str) -> str:
     Raises:
         UnknownOriginError: no pattern fits.
     """
-    for pattern, words in _ORIGINS:
+    for pattern, words, package in _ORIGINS:
         found = re.fullmatch(pattern, name)
         if found:
-            return words.format(*found.groups())
+            pin = pins().get(package.format(*found.groups()))
+            return words.format(*found.groups(), pin=f"{pin.name} {pin.version}" if pin else "")
     raise UnknownOriginError(f"nobody knows where {name} comes from: see {__file__}")
 
 
-def _files(wheel: Path, number: int) -> Iterator[dict[str, Any]]:
+@functools.cache
+def pins() -> dict[str, Pin]:
+    """Returns all that the build uses; of TensorFlow several, as "tensorflow-cpu 2.18"."""
+    found = {}
+    for file in ("tools.txt", "mpich.txt", "tensorflows.txt"):
+        lines = (HERE / file).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        for line in lines:
+            name, equal, rest = line.partition("==")
+            if equal and not line.startswith("#"):
+                version, *hashes = rest.replace("--hash=sha256:", "").split()
+                minor = re.match(r"\d+\.\d+", version)
+                key = f"{name} {minor[0]}" if minor and name.startswith("tensorflow") else name
+                found[key] = Pin(name, version, tuple(hashes))
+    return found
+
+
+def _files(wheel: Path, source: Path, number: int) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(wheel) as archive:
         for count, name in enumerate(sorted(archive.namelist())):
             if name.endswith("/"):
                 continue
             content = archive.read(name)
+            comment = origin(name)
+            if comment.startswith(_COPIED):
+                copied = source / comment.removeprefix(_COPIED)
+                if not copied.is_file() or copied.read_bytes() != content:
+                    raise UnknownOriginError(f"{name} of {wheel.name} is no copy of {copied}")
             yield {
                 "SPDXID": f"SPDXRef-File-{number}-{count}",
                 "fileName": f"./{name}",
@@ -105,17 +166,20 @@ def _files(wheel: Path, number: int) -> Iterator[dict[str, Any]]:
                 ],
                 "licenseConcluded": LICENCE,
                 "copyrightText": "NOASSERTION",
-                "comment": origin(name),
+                "comment": comment,
             }
 
 
-def _tools() -> Iterator[tuple[str, str]]:
-    """Yields name and version of all that the build uses: its tools, and TensorFlow's headers."""
-    for file in ("tools.txt", "mpich.txt", "tensorflows.txt"):
-        for line in (HERE / file).read_text(encoding="utf-8").splitlines():
-            found = re.match(r"([\w.-]+)==([^\s\\]+)", line)
-            if found:
-                yield found[1], found[2]
+def _tool(ref: str, pin: Pin) -> dict[str, Any]:
+    package = _package(ref, pin.name, pin.version)
+    if pin.hashes:
+        place = f"pkg:pypi/{pin.name}@{pin.version}"
+        reference = {"referenceType": "purl", "referenceLocator": place}
+        package["externalRefs"] = [{"referenceCategory": "PACKAGE-MANAGER", **reference}]
+        package["comment"] = (
+            f"pip took a file with one of these SHA-256 sums: {' '.join(pin.hashes)}"
+        )
+    return package
 
 
 def _package(ref: str, name: str, version: str, content: bytes | None = None) -> dict[str, Any]:
