@@ -95,6 +95,15 @@ def test_a_file_that_is_no_copy_of_its_source_is_an_error(release: Any, tmp_path
             release.sbom.text([wheel], ROOT, "0.1.0", "abc", 0, "g++ 12")
 
 
+def test_a_library_that_names_the_folder_of_the_build_is_an_error(
+    release: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = f"{release.BUILD}/tensorflow/2.21/tensorflow/include/tensorflow/core/device.h"
+    assert release.names_the_folder([wheel_of(tmp_path, {"a.so": b"x" + header.encode()})])
+    assert "FAILED: a.so" in capsys.readouterr().out
+    assert not release.names_the_folder([wheel_of(tmp_path, {"a.so": b"tensorflow/include"})])
+
+
 def test_a_build_has_no_variable_that_changes_what_it_writes(
     release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def main() -> int:
         made = [*build_wheels(source, python, epoch, args), build_sdist(source, python, epoch)]
         built.append(made)
     if args.twice and not equal(*built):
+        return 1
+    if names_the_folder(built[0]):
         return 1
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
@@ -176,6 +179,22 @@ def equal(first: Sequence[Path], second: Sequence[Path]) -> bool:
         same = same and verdict == "equal"
         print(f"{verdict}: {one.name}: {sums[0]}, {sums[1]}")
     return same
+
+
+def names_the_folder(wheels: Sequence[Path]) -> bool:
+    """Prints which files of wheels have the name of the build's folder in them.
+
+    They would be different if they were built in another folder, which two builds here do not show.
+    """
+    found = []
+    for wheel in wheels:
+        if wheel.suffix == ".whl":
+            with zipfile.ZipFile(wheel) as archive:
+                names = archive.namelist()
+                found += [name for name in names if str(BUILD).encode() in archive.read(name)]
+    for name in found:
+        print(f"FAILED: {name} has the name of a folder of this machine in it: {BUILD}")
+    return bool(found)
 
 
 def sha256(file: Path) -> str:

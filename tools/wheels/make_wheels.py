@@ -90,7 +90,14 @@ def build_ops(minor: str, jobs: str, pinned: bool) -> None:
     """Builds the op libraries for a minor version of TensorFlow."""
     folder = FOLDER / "tensorflow"
     tensorflow = tensorflows.unpacked(minor, folder, pinned)
+    headers = tensorflow
+    if minor in ("2.18", "2.19"):
+        headers = tensorflows.unpacked(tensorflows.XLA_HEADERS_OF, folder, pinned)
+    # TensorFlow's headers put their names into error messages, too. The last map that fits counts.
+    names = {ROOT: ".", headers.resolve(): "xla", tensorflow.resolve(): "tensorflow"}
+    maps = [f"-ffile-prefix-map={path}={name}" for path, name in names.items()]
     options = [
+        f"-DCMAKE_CXX_FLAGS={' '.join(maps)}",
         "-DTFRING_BUILD_BINDINGS=OFF",
         "-DTFRING_OPENMPI_INCLUDE=OFF",
         "-DTFRING_MPICH_INCLUDE=OFF",
@@ -99,8 +106,7 @@ def build_ops(minor: str, jobs: str, pinned: bool) -> None:
         f"-DTFRING_OPS_FOLDER=tensorflow-{minor}",
         f"-DTFRING_OUTPUT_DIR={LIBRARIES}",
     ]
-    if minor in ("2.18", "2.19"):
-        headers = tensorflows.unpacked(tensorflows.XLA_HEADERS_OF, folder, pinned)
+    if headers != tensorflow:
         options.append(f"-DTFRING_XLA_HEADERS={headers / 'tensorflow' / 'include'}")
     cmake(f"ops-{minor}", options, jobs)
 
