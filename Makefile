@@ -216,8 +216,9 @@ wheels-check: $(DEMO_READY) # the wheels that are in dist/wheels
 	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
 .PHONY: release
-release: $(DEMO_READY) ## What a release publishes, in dist/release: wheels, sources, SBOM, checksums (TWICE=--twice compares two builds)
+release: $(DEMO_READY) ## What a release publishes, in dist/release, and tests of the wheels (TWICE=--twice compares two builds)
 	$(PY) tools/release/make_release.py --jobs "$(JOBS)" --minors "$(MINORS)" --pythons "$(PYTHONS)" $(TWICE)
+	$(PY) tools/wheels/check_wheels.py --wheels dist/release --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
 .PHONY: canary
 canary: build ## Test the newest pre-releases of TensorFlow and Keras (2 GB; TENSORFLOW=tf-nightly)

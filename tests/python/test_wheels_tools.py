@@ -90,18 +90,12 @@ def test_no_wheel_and_large_wheels_fail(tmp_path: Path, capsys: Any) -> None:
     assert "a wheel may have 6000000" in capsys.readouterr().out
 
 
-def test_each_tensorflow_is_tried_with_a_python_that_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_tensorflow_is_tried_with_a_python_that_it_has(tmp_path: Path) -> None:
     check_wheels = load("check_wheels")
-    monkeypatch.setattr(check_wheels.make_wheels, "WHEELS", tmp_path)
     for python in ("311", "313"):
         (tmp_path / f"tfring-0.1.0-cp{python}-cp{python}-manylinux_2_34_x86_64.whl").touch()
-    assert [check_wheels.choose_wheel(minor)[1] for minor in ("2.16", "2.19", "2.21")] == [
-        "3.11",
-        "3.11",
-        "3.13",
-    ]
+    chosen = [check_wheels.choose_wheel(minor, tmp_path)[1] for minor in ("2.16", "2.19", "2.21")]
+    assert chosen == ["3.11", "3.11", "3.13"]
     (tmp_path / "tfring-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl").unlink()
     with pytest.raises(check_wheels.CheckError, match="no wheel"):
-        check_wheels.choose_wheel("2.16")
+        check_wheels.choose_wheel("2.16", tmp_path)

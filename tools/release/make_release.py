@@ -8,7 +8,7 @@
 
 It builds the last commit, not the files of the checkout, with the tools and versions of TensorFlow
 that this folder names with their hashes. `--twice` builds it in two folders and fails if a byte
-differs. `make wheels-test` installs the wheels without a compiler and tests them.
+differs. Then tools/wheels/check_wheels.py installs the wheels without a compiler and tests them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Installs the wheels of dist/wheels with each TensorFlow, without a compiler, and tests them.
+"""Installs wheels beside each TensorFlow, without a compiler, and tests them.
 
 For each minor version: a new environment, `pip install`, `tfring doctor`, examples/keras_fit.py on
 two ranks, the same with Keras 2, tests on two ranks, and those of Keras 3 also with the oldest that
 this TensorFlow takes, or with those that --keras names. The environment takes up to 2 GB and is
-removed before the next one is made. `make wheels-test MINORS="2.16 2.21"` does less. At the end
-there is a table.
+removed before the next one is made. `make wheels-test MINORS="2.16 2.21"` does less, and `make
+release` tests the wheels that it has made. At the end there is a table.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class CheckError(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wheels", type=Path, default=make_wheels.WHEELS, help="their folder")
     parser.add_argument("--minors", default="")
     parser.add_argument("--keras", default="", help="minor versions of Keras 3, as 3.1 3.8")
     parser.add_argument("--few", action="store_true", help="leave out the longer tests")
@@ -108,7 +109,8 @@ def main() -> int:
     for minor in (args.minors or " ".join(tensorflows.MINORS)).split():
         row: dict[str, Any] = {"TensorFlow": minor}
         try:
-            check_minor(minor, row, args.keras.split(), FEW if args.few else TESTS)
+            chosen = choose_wheel(minor, args.wheels.resolve())
+            check_minor(minor, *chosen, row, args.keras.split(), FEW if args.few else TESTS)
         except (CheckError, subprocess.SubprocessError) as error:
             failed.append(minor)
             print(f"FAILED: TensorFlow {minor}: {error}", flush=True)
@@ -119,10 +121,14 @@ def main() -> int:
 
 
 def check_minor(
-    minor: str, row: dict[str, Any], keras: Sequence[str], tests: Sequence[str]
+    minor: str,
+    wheel: Path,
+    python: str,
+    row: dict[str, Any],
+    keras: Sequence[str],
+    tests: Sequence[str],
 ) -> None:
     """Runs all checks of one minor version; writes the results into `row`."""
-    wheel, python = choose_wheel(minor)
     row |= {"Python": python, "wheel": f"{wheel.stat().st_size / 1e6:.2f} MB"}
     folder = FOLDER / "venv"
     shutil.rmtree(folder, ignore_errors=True)
@@ -145,10 +151,10 @@ def check_minor(
         (make_wheels.FOLDER / f"check-{minor}.log").write_text("\n".join(environment.log))
 
 
-def choose_wheel(minor: str) -> tuple[Path, str]:
-    """Returns the wheel for a minor version, and its Python version."""
+def choose_wheel(minor: str, wheels: Path) -> tuple[Path, str]:
+    """Returns the wheel of a folder for a minor version, and its Python version."""
     by_python = {}
-    for wheel in make_wheels.WHEELS.glob("*.whl"):
+    for wheel in wheels.glob("*.whl"):
         digits = re.search(r"-cp3(\d+)-", wheel.name)
         if digits:
             by_python[f"3.{digits[1]}"] = wheel
@@ -156,7 +162,7 @@ def choose_wheel(minor: str) -> tuple[Path, str]:
     if chosen not in by_python:
         fits = [p for p in by_python if p != "3.13" or minor in ("2.20", "2.21", "2.22")]
         if not fits:
-            raise CheckError("no wheel for a Python that has it in dist/wheels: make wheels")
+            raise CheckError(f"no wheel for a Python that has it in {wheels}: make wheels")
         chosen = max(fits, key=lambda version: int(version.partition(".")[2]))
     return by_python[chosen], chosen
 
