@@ -125,8 +125,8 @@ def test_pip_finds_all_packages_of_the_image_for_gpus(container: Container) -> N
 
 @pytest.mark.slow
 def test_the_steps_of_the_recipe(tmp_path: Path) -> None:
-    sdist = [sys.executable, "setup.py", "--quiet", "sdist", f"--dist-dir={tmp_path}"]
-    subprocess.check_call([*sdist, "egg_info", f"--egg-base={tmp_path}"], cwd=ROOT)
+    command = [sys.executable, "setup.py", "--quiet", "egg_info", f"--egg-base={tmp_path}"]
+    subprocess.check_call([*command, "sdist", f"--dist-dir={tmp_path}"], cwd=ROOT)
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path)
