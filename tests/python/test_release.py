@@ -76,6 +76,18 @@ def test_the_sbom_says_where_each_file_of_a_wheel_comes_from(release: Any, tmp_p
         assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= known
 
 
+def test_the_sbom_is_valid_spdx(release: Any, tmp_path: Path) -> None:
+    pytest.importorskip("spdx_tools", reason="spdx-tools is not installed")
+    from spdx_tools.spdx.parser.parse_anything import parse_file
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    wheel = wheel_of(tmp_path, {name: name.encode() for name in BUILT})
+    file = tmp_path / "sbom.spdx.json"
+    file.write_text(release.sbom.text([wheel], ROOT, "0.1.0", "abc", 1764376770, "g++ 12"))
+    messages = validate_full_spdx_document(parse_file(str(file)))
+    assert [message.validation_message for message in messages] == []
+
+
 @pytest.mark.wheel
 def test_each_file_of_a_real_wheel_has_an_origin(release: Any) -> None:
     path = os.environ.get("TFRING_TEST_WHEEL")

@@ -90,11 +90,11 @@ def text(
     tools = [*pins().values(), Pin("c++", compiler, ())]
     for number, wheel in enumerate(wheels):
         name = f"SPDXRef-Package-{number}"
-        packages.append(_package(name, wheel.name, version, wheel.read_bytes()))
+        contents = list(_files(wheel, source, number))
+        files += contents
+        packages.append(_wheel(name, wheel, version, contents))
         relations.append(_relation("SPDXRef-DOCUMENT", "DESCRIBES", name))
-        for file in _files(wheel, source, number):
-            files.append(file)
-            relations.append(_relation(name, "CONTAINS", file["SPDXID"]))
+        relations += [_relation(name, "CONTAINS", file["SPDXID"]) for file in contents]
         for tool in range(len(tools)):
             relations.append(_relation(f"SPDXRef-Tool-{tool}", "BUILD_TOOL_OF", name))
     packages += [_tool(f"SPDXRef-Tool-{number}", pin) for number, pin in enumerate(tools)]
@@ -170,6 +170,18 @@ def _files(wheel: Path, source: Path, number: int) -> Iterator[dict[str, Any]]:
             }
 
 
+def _wheel(ref: str, wheel: Path, version: str, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    sums = sorted(file["checksums"][0]["checksumValue"] for file in files)
+    code = hashlib.sha1("".join(sums).encode(), usedforsecurity=False).hexdigest()
+    return {
+        **_package(ref, wheel.name, version),
+        "filesAnalyzed": True,
+        "packageVerificationCode": {"packageVerificationCodeValue": code},
+        "licenseConcluded": LICENCE,
+        "checksums": [_checksum("SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())],
+    }
+
+
 def _tool(ref: str, pin: Pin) -> dict[str, Any]:
     package = _package(ref, pin.name, pin.version)
     if pin.hashes:
@@ -182,18 +194,14 @@ def _tool(ref: str, pin: Pin) -> dict[str, Any]:
     return package
 
 
-def _package(ref: str, name: str, version: str, content: bytes | None = None) -> dict[str, Any]:
-    package = {
+def _package(ref: str, name: str, version: str) -> dict[str, Any]:
+    return {
         "SPDXID": ref,
         "name": name,
         "versionInfo": version,
         "downloadLocation": "NOASSERTION",
         "filesAnalyzed": False,
     }
-    if content is None:
-        return package
-    sums = [_checksum("SHA256", hashlib.sha256(content).hexdigest())]
-    return {**package, "licenseConcluded": LICENCE, "checksums": sums}
 
 
 def _relation(one: str, kind: str, other: str) -> dict[str, str]:
