@@ -284,7 +284,7 @@ test-arm: $(DEMO_READY) ## Build the runtime for 64-bit ARM, and run its C++ tes
 
 # ---- Documentation, benchmarks, leftovers.
 
-.PHONY: docs bench clean distclean
+.PHONY: docs bench compare clean distclean
 docs: build $(TEST_READY) $(VENV)/.ready-docs ## The documentation as HTML in docs/_build/html; warnings are errors
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(PY) tools/search_docs.py docs/_build/html
@@ -296,6 +296,10 @@ drawings: ## Draw the pictures of docs/images whose text is there (needs graphvi
 bench: build $(TEST_READY) ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	@tools/build.sh "$(BUILD)" tfring_executor_benchmark -- -DTFRING_BUILD_TESTS=ON
 	tools/bench.sh "$(BUILD)/bench"
+
+compare: build $(TEST_READY) ## Keras on tfring, torch, JAX and MultiWorkerMirroredStrategy: hours, and a download of 3 GB
+	@mkdir -p "$(BUILD)/bench"
+	$(PY) -m benchmarks.frameworks --json "$(BUILD)/bench/frameworks.json"
 
 clean: ## Remove what was built
 	rm -rf build build-* dist tfring/_lib/*.so tfring/_lib/build.json docs/_build docs/reference *.egg-info

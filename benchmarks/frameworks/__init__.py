@@ -1,0 +1,1 @@
+"""The same Keras models trained by tfring and by what users would pick instead."""

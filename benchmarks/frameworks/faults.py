@@ -1,0 +1,48 @@
+"""What each framework does and says if a rank dies, stops, is slow, or has other weights."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from benchmarks.frameworks import jobs, results
+from benchmarks.frameworks.rank import FAULT_LINE
+
+# Seconds until a job with the fault is killed.
+LIMITS = {"kill": 60.0, "stop": 90.0, "slow": 120.0, "diverge": 90.0}
+_EPOCHS = "mlp=5"
+_OWN = (FAULT_LINE, "has trained")
+_TELLS = re.compile(r"\b(rank|worker|task|peer|signal|SIG[A-Z]+|[A-Z]\w*Error|lost|closed)\b", re.I)
+_KEPT = 60
+
+
+def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str, Any]:
+    """Runs a job in which rank 1 has the fault; returns what happened."""
+    words = ["--models", _EPOCHS, "--fault", kind]
+    ended = jobs.run(peer, place, ranks, words, LIMITS[kind])
+    began = next((at for at, line in ended.lines if FAULT_LINE in line), None)
+    if began is None:
+        text = "\n".join(line for _, line in ended.lines[-5:])
+        return {"peer": peer.name, "ranks": ranks, "fault": kind, "error": f"no fault: {text}"}
+    after = [
+        (at - began, line)
+        for at, line in ended.lines
+        if at > began and line.strip() and not any(own in line for own in _OWN)
+    ]
+    telling = [(at, line) for at, line in after if _TELLS.search(line)]
+    found = results.read_ranks(place.folder, ranks)
+    return {
+        "peer": peer.name,
+        "ranks": ranks,
+        "fault": kind,
+        "seconds": None if ended.cut else ended.ended - began,
+        "codes": ended.codes,
+        "said_after_s": telling[0][0] if telling else None,
+        "said": telling[-1][1].strip() if telling else "",
+        "equal_weights": None if found is None else _equal(found),
+        "lines": [line for _, line in after[-_KEPT:]],
+    }
+
+
+def _equal(found: list[dict[str, Any]]) -> bool:
+    return len({rank["together"]["mlp"]["weights"] for rank in found}) == 1

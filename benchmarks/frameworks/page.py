@@ -1,0 +1,147 @@
+"""Writes the measured part of docs/comparison.md, and its charts, from a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import charts
+from benchmarks.frameworks import jobs, results
+from benchmarks.frameworks.environments import ROOT
+
+_PAGE = ROOT / "docs/comparison.md"
+_MARKER = "made by python -m benchmarks.frameworks --page"
+_SAID = 120  # characters of a message
+_FAULTS = {
+    "kill": "Rank 1 gets SIGKILL",
+    "stop": "Rank 1 gets SIGSTOP",
+    "slow": "Each step of rank 1 takes 0.2 s longer",
+    "diverge": "The weights of rank 1 change by 0.01 after an epoch",
+}
+
+
+def write(result: dict[str, Any]) -> None:
+    """Replaces the part of the page that is made, and draws the charts."""
+    parts = []
+    for ranks in sorted({row["ranks"] for row in result["runs"]}):
+        parts.append(_steps(result, ranks))
+    parts += [_costs(result), _checks(result), *_faults(result), _conditions(result)]
+    charts.between_markers(_PAGE, _MARKER, "\n".join(part for part in parts if part))
+
+
+def _values(result: dict[str, Any], peer: str, ranks: int, kind: str, what: str) -> list[float]:
+    return [
+        row["models"][kind][what]
+        for row in result["runs"]
+        if row["peer"] == peer and row["ranks"] == ranks and kind in row.get("models", {})
+    ]
+
+
+def _steps(result: dict[str, Any], ranks: int) -> str:
+    """Returns the table and the chart of steps on a number of ranks."""
+    kinds = list(result["epochs"])
+    groups: dict[str, dict[str, charts.Bar]] = {kind: {} for kind in kinds}
+    rows = []
+    for peer in (each.name for each in jobs.PEERS):
+        row = [peer]
+        for kind in kinds:
+            steps = _values(result, peer, ranks, kind, "step_ms")
+            if not steps:
+                break
+            overhead = _values(result, peer, ranks, kind, "overhead")
+            groups[kind][peer] = results.summary(overhead)
+            row += [f"{results.summary(steps)[0]:.3g}", charts.interval_text(groups[kind][peer])]
+        else:
+            rows.append(row)
+    head = ["", *(text for kind in kinds for text in (f"{kind}: ms", "times alone"))]
+    image = ROOT / f"docs/images/compare_{ranks}_ranks.svg"
+    charts.bars(image, f"{ranks} ranks: a step, times computing alone", groups, start=0.0)
+    name = f"images/{image.name}"
+    picture = f"![A step on {ranks} ranks, as a multiple of computing alone]({name})\n"
+    return f"### {ranks} ranks\n\n{charts.table(head, iter(rows))}\n{picture}"
+
+
+def _costs(result: dict[str, Any]) -> str:
+    """Returns the table of starts and bytes."""
+
+    def rows() -> Iterator[list[str]]:
+        for peer in (each.name for each in jobs.PEERS):
+            for ranks in sorted({row["ranks"] for row in result["runs"]}):
+                starts = [
+                    row["start_s"]
+                    for row in result["runs"]
+                    if row["peer"] == peer and row["ranks"] == ranks and "start_s" in row
+                ]
+                if starts:
+                    bytes_of = [
+                        f"{results.summary(found)[0] / 1e6:.2f}"
+                        for kind in result["epochs"]
+                        for what in ("network_bytes", "moved_bytes")
+                        if (found := _values(result, peer, ranks, kind, what))
+                    ]
+                    yield [
+                        peer,
+                        str(ranks),
+                        charts.interval_text(results.summary(starts)),
+                        *bytes_of,
+                    ]
+
+    names = [f"{kind}: {what}" for kind in result["epochs"] for what in ("MB sent", "MB moved")]
+    return "### Start and bytes\n\n" + charts.table(["", "ranks", "start, s", *names], rows())
+
+
+def _checks(result: dict[str, Any]) -> str:
+    """Returns the table of differences from one process."""
+    kinds = list(result["epochs"])
+
+    def rows() -> Iterator[list[str]]:
+        for row in result["checks"]:
+            numbers = [f"{row[kind]:.0e}" if kind in row else "failed" for kind in kinds]
+            first = [f"{row[f'{kind}_of_first']:.0e}" if kind in row else "" for kind in kinds]
+            yield [row["peer"], str(row["ranks"]), *numbers, *first]
+
+    head = ["", "ranks", *kinds, *(f"{kind}, from tfring's" for kind in kinds)]
+    return "### Do they compute the same?\n\n" + charts.table(head, rows())
+
+
+def _faults(result: dict[str, Any]) -> Iterator[str]:
+    """Yields a table for each fault."""
+    for kind, title in _FAULTS.items():
+        found = [row for row in result["faults"] if row["fault"] == kind]
+        rows = [_fault(row) for row in found]
+        head = ["", "job ends after", "exit code", "it says after", "it says", "equal weights"]
+        if rows:
+            yield f"### {title}\n\n{charts.table(head, iter(rows))}"
+
+
+def _fault(row: dict[str, Any]) -> list[str]:
+    if "error" in row:
+        return [row["peer"], "", "", "", row["error"][-_SAID:].replace("\n", " "), ""]
+    ends = "never (killed)" if row["seconds"] is None else f"{row['seconds']:.1f} s"
+    codes = "" if row["seconds"] is None else ", ".join(str(code) for code in row["codes"])
+    after = "" if row["said_after_s"] is None else f"{row['said_after_s']:.1f} s"
+    said = row["said"].replace("|", "/").replace("<", "&lt;")
+    said = said if len(said) <= _SAID else said[:_SAID] + " ..."
+    equal = {None: "", True: "yes", False: "**no**"}[row["equal_weights"]]
+    return [row["peer"], ends, codes, after, said or "nothing", equal]
+
+
+def _conditions(result: dict[str, Any]) -> str:
+    """Returns on what it was measured."""
+    machine = result["machine"]
+    counts = {
+        ranks: len({row["round"] for row in result["runs"] if row["ranks"] == ranks})
+        for ranks in sorted({row["ranks"] for row in result["runs"]})
+    }
+    rounds = ", ".join(f"{number} runs with {ranks} ranks" for ranks, number in counts.items())
+    failed = [row for row in result["runs"] if "error" in row]
+    lines = [f"Measured on {machine['cpu']}, {machine['cores']} cores, {rounds} of each."]
+    if max(counts, default=0) > machine["cores"]:
+        lines.append(f"More than {machine['cores']} ranks share cores.")
+    lines += [f"{len(failed)} runs failed."] if failed else []
+    lines += [f"{peer} is not there: {why}" for peer, why in result["skipped"].items()]
+    versions = [
+        f"{peer}: {', '.join(f'{name} {number}' for name, number in found.items())}"
+        for peer, found in result["versions"].items()
+    ]
+    return "\n".join([*lines, "", *(f"- {each}" for each in versions), ""])
