@@ -73,7 +73,7 @@ def bars(
         start: the value at the foot of the bars.
     """
     series = list(dict.fromkeys(name for group in groups.values() for name in group))
-    top = max(high for group in groups.values() for _, _, high in group.values())
+    top = 1.1 * max(high for group in groups.values() for _, _, high in group.values())
     chart = Chart(title, series)
     unit = _tick(top - start)
     scale = (_HEIGHT - _TOP - _BOTTOM) / (top - start)
