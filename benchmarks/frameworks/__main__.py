@@ -3,7 +3,7 @@
     make compare                                        # all of it: hours
     python -m benchmarks.frameworks --quick             # one round, few steps, no faults
     python -m benchmarks.frameworks --peers tfring,torch-ddp --ranks 2 --rounds 3 --json out.json
-    python -m benchmarks.frameworks --page out.json     # docs/comparison.md and its charts
+    python -m benchmarks.frameworks --page out.json ... # docs/comparison.md and its charts
 
 In each round every framework has its turn, in an order of its own. Each rank trains each model
 twice: alone, while all ranks compute without communication, then together. The overhead is the
@@ -27,7 +27,7 @@ from benchmarks.frameworks.models import MODELS
 from tfring.bench.result import machine
 
 # Epochs of 32 steps; the first one compiles and is not timed.
-EPOCHS = {"mlp": 9, "cnn": 5, "transformer": 4}
+EPOCHS = {"mlp": 7, "cnn": 4, "transformer": 3}
 _LIMIT = 600.0
 _SEED = 7
 
@@ -151,7 +151,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-checks", dest="checks", action="store_false")
     parser.add_argument("--no-install", dest="install", action="store_false")
     parser.add_argument("--json", help="write the result to this file, after each job")
-    parser.add_argument("--page", metavar="JSON", help="only write the docs from a result")
+    parser.add_argument("--page", metavar="JSON", nargs="+", help="only write the docs, of results")
     options = parser.parse_args()
     options.peers = options.peers.split(",")
     options.epochs = {kind: EPOCHS[kind] for kind in options.models.split(",")}
@@ -168,7 +168,7 @@ def main() -> int:
     if options.page:
         from benchmarks.frameworks import page
 
-        page.write(json.loads(Path(options.page).read_text(encoding="utf-8")))
+        page.write([json.loads(Path(path).read_text("utf-8")) for path in options.page])
         return 0
     with environments.network() as network:
         comparison = Comparison(options, network)

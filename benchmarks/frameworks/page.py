@@ -20,8 +20,16 @@ _FAULTS = {
 }
 
 
-def write(result: dict[str, Any]) -> None:
-    """Replaces the part of the page that is made, and draws the charts."""
+def write(parts_of_result: list[dict[str, Any]]) -> None:
+    """Replaces the part of the page that is made, and draws the charts.
+
+    Args:
+        parts_of_result: what one or several commands have found.
+    """
+    result = parts_of_result[0]
+    for more in parts_of_result[1:]:
+        for section in ("checks", "runs", "faults"):
+            result[section] += more[section]
     parts = []
     for ranks in sorted({row["ranks"] for row in result["runs"]}):
         parts.append(_steps(result, ranks))

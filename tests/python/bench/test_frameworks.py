@@ -89,28 +89,25 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     monkeypatch.setattr(page, "_PAGE", target)
     model = {"step_ms": 3.0, "overhead": 1.5, "network_bytes": 2e6, "moved_bytes": 0}
     run = {"peer": "tfring", "ranks": 2, "round": 0, "start_s": 0.7, "models": {"mlp": model}}
-    page.write(
-        {
-            "machine": {"cpu": "a processor", "cores": 2},
-            "epochs": {"mlp": 2},
-            "versions": {"tfring": {"keras": "3.15.1"}},
-            "skipped": {"mwms": "no tf_keras"},
-            "checks": [{"peer": "tfring", "ranks": 2, "mlp": 1e-7, "mlp_of_first": 0.0}],
-            "runs": [run, {"peer": "torch-ddp", "ranks": 2, "round": 0, "error": "lost"}],
-            "faults": [
-                {
-                    "peer": "tfring",
-                    "ranks": 2,
-                    "fault": "kill",
-                    "seconds": 1.25,
-                    "codes": [1],
-                    "said_after_s": 0.1,
-                    "said": "rank 1 | was killed",
-                    "equal_weights": None,
-                }
-            ],
-        }
-    )
+    fault = {
+        "peer": "tfring",
+        "fault": "kill",
+        "seconds": 1.25,
+        "codes": [1],
+        "said_after_s": 0.1,
+        "said": "rank 1 | was killed",
+        "equal_weights": None,
+    }
+    first: dict[str, Any] = {
+        "machine": {"cpu": "a processor", "cores": 2},
+        "epochs": {"mlp": 2},
+        "versions": {"tfring": {"keras": "3.15.1"}},
+        "skipped": {"mwms": "no tf_keras"},
+        "checks": [{"peer": "tfring", "ranks": 2, "mlp": 1e-7, "mlp_of_first": 0.0}],
+        "runs": [run, {"peer": "torch-ddp", "ranks": 2, "round": 0, "error": "lost"}],
+        "faults": [],
+    }
+    page.write([first, {"checks": [], "runs": [], "faults": [fault]}])
     made = target.read_text()
     assert made.startswith("before\n") and made.endswith("after\n") and "old" not in made
     assert "| tfring | 3 | 1.5 (1.5 to 1.5) |" in made
