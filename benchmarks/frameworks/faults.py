@@ -8,18 +8,19 @@ from typing import Any
 from benchmarks.frameworks import jobs, results
 from benchmarks.frameworks.rank import FAULT_LINE
 
-# Seconds until a job with the fault is killed.
+# Seconds after the fault until the job is killed.
 LIMITS = {"kill": 60.0, "stop": 90.0, "slow": 120.0, "diverge": 90.0}
 _EPOCHS = "mlp=5"
 _OWN = (FAULT_LINE, "has trained")
 _TELLS = re.compile(r"\b(rank|worker|task|peer|signal|SIG[A-Z]+|[A-Z]\w*Error|lost|closed)\b", re.I)
+_NAMES_IT = re.compile(r"\brank\s*:?\s*1\b|\btask[:/ ]1\b", re.I)
 _KEPT = 60
 
 
 def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str, Any]:
     """Runs a job in which rank 1 has the fault; returns what happened."""
     words = ["--models", _EPOCHS, "--fault", kind]
-    ended = jobs.run(peer, place, ranks, words, LIMITS[kind])
+    ended = jobs.run(peer, place, ranks, words, LIMITS[kind], FAULT_LINE)
     began = next((at for at, line in ended.lines if FAULT_LINE in line), None)
     if began is None:
         text = "\n".join(line for _, line in ended.lines[-5:])
@@ -38,10 +39,16 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         "seconds": None if ended.cut else ended.ended - began,
         "codes": ended.codes,
         "said_after_s": telling[0][0] if telling else None,
-        "said": telling[-1][1].strip() if telling else "",
+        "said": " / ".join(_last(telling)),
         "equal_weights": None if found is None else _equal(found),
         "lines": [line for _, line in after[-_KEPT:]],
     }
+
+
+def _last(telling: list[tuple[float, str]]) -> list[str]:
+    """Returns the last line that names rank 1, and the last of all, if there are any."""
+    naming = [line.strip() for _, line in telling if _NAMES_IT.search(line)]
+    return list(dict.fromkeys([*naming[-1:], *(line.strip() for _, line in telling[-1:])]))
 
 
 def _equal(found: list[dict[str, Any]]) -> bool:

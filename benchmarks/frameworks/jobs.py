@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.frameworks import environments
 
 _PROGRAMS = "benchmarks.frameworks.programs"
+_POLL, _UNTIL_LINE = 0.05, 300.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class Place:
     folder: Path
 
 
-def run(peer: Peer, place: Place, ranks: int, words: Sequence[str], limit: float) -> Ended:
+def run(
+    peer: Peer, place: Place, ranks: int, words: Sequence[str], limit: float, since: str = ""
+) -> Ended:
     """Runs a job, which writes files into the folder of the place.
 
     Args:
@@ -90,6 +93,7 @@ def run(peer: Peer, place: Place, ranks: int, words: Sequence[str], limit: float
         ranks: how many; 0: one process by itself.
         words: options of the program.
         limit: seconds after which the job is killed.
+        since: the line that they count from; the job has some minutes to say it.
     """
     ended = Ended()
     inside = ["ip", "netns", "exec", place.network] if place.network else []
@@ -108,12 +112,13 @@ def run(peer: Peer, place: Place, ranks: int, words: Sequence[str], limit: float
     readers = [threading.Thread(target=_read, args=(process, ended.lines)) for process in processes]
     for reader in readers:
         reader.start()
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     try:
-        for process in processes:
-            process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        ended.cut = True
+        while any(process.poll() is None for process in processes) and not ended.cut:
+            time.sleep(_POLL)
+            begins = [at for at, line in ended.lines if since and since in line]
+            first = begins[0] if begins else began + (_UNTIL_LINE if since else 0.0)
+            ended.cut = time.monotonic() > first + limit
     finally:
         ended.ended = time.monotonic()
         _kill(place.network, processes)
@@ -133,7 +138,6 @@ def _commands(
     if ranks == 0:
         return [([python, *program], base)]
     if peer.start == "tfring":
-        # Without the address of its control port `tfring run` takes that of the outer network.
         command = [python, "-m", "tfring", "run", "-np", str(ranks), python, *program]
         return [(command, base)]
     ports = _free_ports(ranks)

@@ -11,7 +11,7 @@ from benchmarks.frameworks.environments import ROOT
 
 _PAGE = ROOT / "docs/comparison.md"
 _MARKER = "made by python -m benchmarks.frameworks --page"
-_SAID = 120  # characters of a message
+_SAID = 240  # characters of a message
 _FAULTS = {
     "kill": "Rank 1 gets SIGKILL",
     "stop": "Rank 1 gets SIGSTOP",
@@ -46,27 +46,30 @@ def _values(result: dict[str, Any], peer: str, ranks: int, kind: str, what: str)
 
 
 def _steps(result: dict[str, Any], ranks: int) -> str:
-    """Returns the table and the chart of steps on a number of ranks."""
-    kinds = list(result["epochs"])
-    groups: dict[str, dict[str, charts.Bar]] = {kind: {} for kind in kinds}
+    """Returns the table and the charts of steps on a number of ranks."""
+    times: dict[str, dict[str, charts.Bar]] = {kind: {} for kind in result["epochs"]}
+    ratios: dict[str, dict[str, charts.Bar]] = {kind: {} for kind in result["epochs"]}
     rows = []
     for peer in (each.name for each in jobs.PEERS):
         row = [peer]
-        for kind in kinds:
+        for kind in result["epochs"]:
             steps = _values(result, peer, ranks, kind, "step_ms")
-            if not steps:
-                break
-            overhead = _values(result, peer, ranks, kind, "overhead")
-            groups[kind][peer] = results.summary(overhead)
-            row += [f"{results.summary(steps)[0]:.3g}", charts.interval_text(groups[kind][peer])]
-        else:
-            rows.append(row)
-    head = ["", *(text for kind in kinds for text in (f"{kind}: ms", "times alone"))]
-    image = ROOT / f"docs/images/compare_{ranks}_ranks.svg"
-    charts.bars(image, f"{ranks} ranks: a step, times computing alone", groups, start=0.0)
-    name = f"images/{image.name}"
-    picture = f"![A step on {ranks} ranks, as a multiple of computing alone]({name})\n"
-    return f"### {ranks} ranks\n\n{charts.table(head, iter(rows))}\n{picture}"
+            if steps:
+                times[kind][peer] = results.summary(steps)
+                overhead = results.summary(_values(result, peer, ranks, kind, "overhead"))
+                ratios[kind][peer] = overhead
+                row += [f"{times[kind][peer][0]:.3g}", charts.interval_text(overhead)]
+        rows += [row] if len(row) > 1 else []
+    head = ["", *(text for kind in times for text in (f"{kind}: ms", "times alone"))]
+    part = f"### {ranks} ranks\n\n{charts.table(head, iter(rows))}"
+    for name, title, groups in (
+        ("alone", f"{ranks} ranks: a step, times computing alone", ratios),
+        ("ms", f"{ranks} ranks: a step, ms", times),
+    ):
+        image = ROOT / f"docs/images/compare_{ranks}_ranks_{name}.svg"
+        charts.bars(image, title, groups)
+        part += f"\n![{title}](images/{image.name})\n"
+    return part
 
 
 def _costs(result: dict[str, Any]) -> str:

@@ -113,7 +113,7 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     assert "| tfring | 3 | 1.5 (1.5 to 1.5) |" in made
     assert "| tfring | 1.2 s | 1 | 0.1 s | rank 1 / was killed |" in made
     assert "1 runs failed." in made and "mwms is not there: no tf_keras" in made
-    assert (tmp_path / "docs/images/compare_2_ranks.svg").exists()
+    assert (tmp_path / "docs/images/compare_2_ranks_alone.svg").exists()
 
 
 @pytest.mark.parametrize(
