@@ -14,7 +14,7 @@ class Tfring:
         import keras
         import tensorflow as tf
 
-        self._keras = keras
+        self._keras, self._started = keras, False
         # With one inter-op thread TensorFlow computes all weight gradients at the end.
         tf.config.threading.set_inter_op_parallelism_threads(2)
 
@@ -22,6 +22,7 @@ class Tfring:
         import tfring.keras as hvd
 
         hvd.init()
+        self._started = True
 
     def model(self, kind: str, together: bool) -> Any:
         if not together:
@@ -41,10 +42,11 @@ class Tfring:
         rank.fit_rows(model, kind, epochs, callbacks)
 
     def moved_bytes(self) -> int:
-        import tfring.keras as hvd
+        if not self._started:
+            return 0
         from tfring.runtime import _native
 
-        return int(_native.core.counters()["bytes_sent"]) if hvd.is_initialized() else 0
+        return int(_native.core.counters()["bytes_sent"])
 
 
 if __name__ == "__main__":
