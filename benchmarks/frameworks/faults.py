@@ -14,7 +14,7 @@ _EPOCHS = "mlp=5"
 _OWN = (FAULT_LINE, "has trained")
 _TELLS = re.compile(r"\b(rank|worker|task|peer|signal|SIG[A-Z]+|[A-Z]\w*Error|lost|closed)\b", re.I)
 _NAMES_IT = re.compile(r"\brank\s*:?\s*1\b|\btask[:/ ]1\b", re.I)
-_KEPT = 60
+_WORDS, _KEPT = 4, 60  # words of a line that tells something; lines that are kept
 
 
 def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         for at, line in ended.lines
         if at > began and line.strip() and not any(own in line for own in _OWN)
     ]
-    telling = [(at, line) for at, line in after if _TELLS.search(line)]
+    telling = [
+        (at, line) for at, line in after if _TELLS.search(line) and len(line.split()) >= _WORDS
+    ]
     found = results.read_ranks(place.folder, ranks)
     return {
         "peer": peer.name,

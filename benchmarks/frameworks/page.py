@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ def write(parts_of_result: list[dict[str, Any]]) -> None:
         for section in ("checks", "runs", "faults"):
             result[section] += more[section]
     parts = []
-    for ranks in sorted({row["ranks"] for row in result["runs"]}):
+    for ranks in _ranks(result):
         parts.append(_steps(result, ranks))
     parts += [_costs(result), _checks(result), *_faults(result), _conditions(result)]
     charts.between_markers(_PAGE, _MARKER, "\n".join(part for part in parts if part))
@@ -73,32 +74,32 @@ def _steps(result: dict[str, Any], ranks: int) -> str:
 
 
 def _costs(result: dict[str, Any]) -> str:
-    """Returns the table of starts and bytes."""
+    """Returns the table of starts, processor time and bytes."""
+    kinds = list(result["epochs"])
 
     def rows() -> Iterator[list[str]]:
-        for peer in (each.name for each in jobs.PEERS):
-            for ranks in sorted({row["ranks"] for row in result["runs"]}):
-                starts = [
-                    row["start_s"]
-                    for row in result["runs"]
-                    if row["peer"] == peer and row["ranks"] == ranks and "start_s" in row
-                ]
-                if starts:
-                    bytes_of = [
-                        f"{results.summary(found)[0] / 1e6:.2f}"
-                        for kind in result["epochs"]
-                        for what in ("network_bytes", "moved_bytes")
-                        if (found := _values(result, peer, ranks, kind, what))
-                    ]
-                    yield [
-                        peer,
-                        str(ranks),
-                        charts.interval_text(results.summary(starts)),
-                        *bytes_of,
-                    ]
+        for ranks, peer in itertools.product(_ranks(result), (each.name for each in jobs.PEERS)):
+            runs = [r for r in result["runs"] if (r["peer"], r["ranks"]) == (peer, ranks)]
+            starts = [row["start_s"] for row in runs if "start_s" in row]
+            if not starts:
+                continue
+            row = [peer, str(ranks), charts.interval_text(results.summary(starts))]
+            for what, scale in (("processor_overhead", 1.0), ("network_bytes", 1e6)):
+                for kind in kinds:
+                    found = _values(result, peer, ranks, kind, what)
+                    moved = _values(result, peer, ranks, kind, "moved_bytes")
+                    row.append(f"{results.summary(found)[0] / scale:.2f}")
+                    if scale > 1 and max(moved) > 0:
+                        row[-1] += f" of {results.summary(moved)[0] / scale:.2f}"
+            yield row
 
-    names = [f"{kind}: {what}" for kind in result["epochs"] for what in ("MB sent", "MB moved")]
-    return "### Start and bytes\n\n" + charts.table(["", "ranks", "start, s", *names], rows())
+    names = [f"{kind}: {what}" for what in ("processor", "MB") for kind in kinds]
+    table = charts.table(["", "ranks", "start, s", *names], rows())
+    return f"### Start, processor time and bytes\n\n{table}"
+
+
+def _ranks(result: dict[str, Any]) -> list[int]:
+    return sorted({row["ranks"] for row in result["runs"]})
 
 
 def _checks(result: dict[str, Any]) -> str:
@@ -142,7 +143,7 @@ def _conditions(result: dict[str, Any]) -> str:
     machine = result["machine"]
     counts = {
         ranks: len({row["round"] for row in result["runs"] if row["ranks"] == ranks})
-        for ranks in sorted({row["ranks"] for row in result["runs"]})
+        for ranks in _ranks(result)
     }
     rounds = ", ".join(f"{number} runs with {ranks} ranks" for ranks, number in counts.items())
     failed = [row for row in result["runs"] if "error" in row]

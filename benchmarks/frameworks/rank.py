@@ -56,14 +56,15 @@ class Clock:
 
     def __init__(self, moved: Callable[[], int], fault: str, change: Callable[[], None]) -> None:
         self.epochs: list[list[float]] = []
-        self.bytes: list[tuple[int, int]] = []  # through the network, and moved, at each epoch
+        # At each epoch: bytes through the network, bytes moved, seconds of the processor.
+        self.counts: list[tuple[int, int, float]] = []
         self._moved, self._fault, self._change = moved, fault, change
         self._last = 0.0
         self._step = 0
 
     def epoch(self) -> None:
         """An epoch begins."""
-        self.note_bytes()
+        self.count()
         self.epochs.append([])
         self._step = 0
         if self._fault == "diverge" and len(self.epochs) == FAULT_EPOCH:
@@ -80,11 +81,11 @@ class Clock:
         self._last = now
         self._step += 1
 
-    def note_bytes(self) -> None:
-        """Notes how many bytes went through the network of this job so far."""
+    def count(self) -> None:
+        """Notes what this job has sent, and this process has computed, so far."""
         lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
         sent = next(line.split()[9] for line in lines if line.strip().startswith("lo:"))
-        self.bytes.append((int(sent), self._moved()))
+        self.counts.append((int(sent), self._moved(), time.process_time()))
 
     def _break(self) -> None:
         here = len(self.epochs) == FAULT_EPOCH and self._step == FAULT_STEP
@@ -198,12 +199,12 @@ class _Rank:
         fault = options.fault if self._rank == FAULT_RANK else ""
         clock = Clock(framework.moved_bytes, fault, change)
         framework.fit(model, kind, epochs, clock, together)
-        clock.note_bytes()
+        clock.count()
         weights = [np.asarray(weight) for weight in model.get_weights()]
         if options.save and self._rank == 0 and (together or options.reference):
             np.savez(options.folder / f"{kind}.npz", *weights)
         digest = hashlib.sha256(b"".join(weight.tobytes() for weight in weights)).hexdigest()
-        return {"build_s": built, "epochs": clock.epochs, "bytes": clock.bytes, "weights": digest}
+        return {"build_s": built, "epochs": clock.epochs, "counts": clock.counts, "weights": digest}
 
     def _meet(self, kind: str) -> None:
         """Waits for the other ranks, without a framework: by files."""

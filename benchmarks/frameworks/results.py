@@ -36,16 +36,26 @@ def _of_model(found: list[dict[str, Any]], kind: str) -> dict[str, float]:
     alone = max(statistics.median(_steps(rank["alone"][kind])) for rank in found)
     together = np.array([_steps(rank["together"][kind]) for rank in found]).max(axis=0)
     step = float(np.median(together))
-    counts = found[0]["together"][kind]["bytes"]
-    timed = BATCHES * (len(counts) - 2)
-    network, moved = (counts[-1][n] - counts[1][n] for n in (0, 1))
+    network, moved, processor = _counts(found[0]["together"][kind])
+    ratios = [
+        _counts(rank["together"][kind])[2] / _counts(rank["alone"][kind])[2] for rank in found
+    ]
     return {
         "alone_ms": alone * 1e3,
         "step_ms": step * 1e3,
         "overhead": step / alone,
-        "network_bytes": network / timed / len(found),  # of a rank in a step
-        "moved_bytes": moved / timed,
+        "processor_ms": processor * 1e3,
+        "processor_overhead": max(ratios),
+        "network_bytes": network / len(found),  # of a rank
+        "moved_bytes": moved,
     }
+
+
+def _counts(trained: dict[str, Any]) -> list[float]:
+    """Returns what a step counted: bytes through the network, bytes moved, processor seconds."""
+    first, last = trained["counts"][1], trained["counts"][-1]
+    steps = BATCHES * (len(trained["counts"]) - 2)
+    return [(end - begin) / steps for begin, end in zip(first, last, strict=True)]
 
 
 def _steps(trained: dict[str, Any]) -> list[float]:

@@ -31,15 +31,15 @@ def test_a_clock_leaves_out_the_first_step_of_an_epoch() -> None:
         for _ in range(4):
             clock.step()
     assert [len(epoch) for epoch in clock.epochs] == [3, 3]
-    assert [moved for _, moved in clock.bytes] == [5, 5]
+    assert [moved for _, moved, _ in clock.counts] == [5, 5]
 
 
-def trained(steps: list[float], network: int) -> dict[str, Any]:
+def trained(steps: list[float], network: int, processor: float) -> dict[str, Any]:
     """What a rank writes of a model: the first epoch is slow and does not count."""
     return {
         "build_s": 0.5,
         "epochs": [[9.0] * len(steps), steps],
-        "bytes": [[0, 0], [100, 10], [100 + network, 10 + 32 * 7]],
+        "counts": [[0, 0, 0], [100, 10, 1], [100 + network, 10 + 32 * 7, 1 + processor]],
         "weights": "same",
     }
 
@@ -48,8 +48,8 @@ def test_a_job_is_as_slow_as_its_slowest_rank() -> None:
     found = [
         {
             "init_s": 1.0 + rank,
-            "alone": {"mlp": trained([0.010 + rank / 1000] * 3, 0)},
-            "together": {"mlp": trained(steps, 32 * 2 * 50)},
+            "alone": {"mlp": trained([0.010 + rank / 1000] * 3, 0, 0.32)},
+            "together": {"mlp": trained(steps, 32 * 2 * 50, 0.64 + rank)},
         }
         for rank, steps in enumerate([[0.02, 0.01, 0.03], [0.01, 0.04, 0.02]])
     ]
@@ -60,6 +60,8 @@ def test_a_job_is_as_slow_as_its_slowest_rank() -> None:
         "alone_ms": pytest.approx(11.0),
         "step_ms": pytest.approx(30.0),  # of 20, 40 and 30
         "overhead": pytest.approx(30.0 / 11.0),
+        "processor_ms": pytest.approx(20.0),
+        "processor_overhead": pytest.approx(1.64 / 0.32),
         "network_bytes": 50.0,
         "moved_bytes": 7.0,
     }
@@ -87,7 +89,8 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     target.write_text(text)
     monkeypatch.setattr(page, "ROOT", tmp_path)
     monkeypatch.setattr(page, "_PAGE", target)
-    model = {"step_ms": 3.0, "overhead": 1.5, "network_bytes": 2e6, "moved_bytes": 0}
+    model = {"step_ms": 3.0, "overhead": 1.5, "network_bytes": 2e6, "moved_bytes": 3e6}
+    model["processor_overhead"] = 1.25
     run = {"peer": "tfring", "ranks": 2, "round": 0, "start_s": 0.7, "models": {"mlp": model}}
     fault = {
         "peer": "tfring",
@@ -111,6 +114,7 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     made = target.read_text()
     assert made.startswith("before\n") and made.endswith("after\n") and "old" not in made
     assert "| tfring | 3 | 1.5 (1.5 to 1.5) |" in made
+    assert "| tfring | 2 | 0.7 (0.7 to 0.7) | 1.25 | 2.00 of 3.00 |" in made
     assert "| tfring | 1.2 s | 1 | 0.1 s | rank 1 / was killed |" in made
     assert "1 runs failed." in made and "mwms is not there: no tf_keras" in made
     assert (tmp_path / "docs/images/compare_2_ranks_alone.svg").exists()
