@@ -41,16 +41,16 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         "seconds": None if ended.cut else ended.ended - began,
         "codes": ended.codes,
         "said_after_s": telling[0][0] if telling else None,
-        "said": " / ".join(_last(telling)),
+        "said": _said([line.strip() for _, line in telling]),
         "equal_weights": None if found is None else _equal(found),
         "lines": [line for _, line in after[-_KEPT:]],
     }
 
 
-def _last(telling: list[tuple[float, str]]) -> list[str]:
-    """Returns the last line that names rank 1, and the last of all, if there are any."""
-    naming = [line.strip() for _, line in telling if _NAMES_IT.search(line)]
-    return list(dict.fromkeys([*naming[-1:], *(line.strip() for _, line in telling[-1:])]))
+def _said(lines: list[str]) -> str:
+    """Returns the last sentence about rank 1, or else the last line."""
+    naming = [line for line in lines if _NAMES_IT.search(line) and len(line.split()) > 2 * _WORDS]
+    return (naming or lines or [""])[-1]
 
 
 def _equal(found: list[dict[str, Any]]) -> bool:

@@ -34,8 +34,10 @@ def write(parts_of_result: list[dict[str, Any]]) -> None:
     parts = []
     for ranks in _ranks(result):
         parts.append(_steps(result, ranks))
-    parts += [_costs(result), _checks(result), *_faults(result), _conditions(result)]
-    charts.between_markers(_PAGE, _MARKER, "\n".join(part for part in parts if part))
+    parts += [_costs(result)] if result["runs"] else []
+    parts += [_checks(result)] if result["checks"] else []
+    parts += [*_faults(result), _conditions(result)]
+    charts.between_markers(_PAGE, _MARKER, "\n".join(parts))
 
 
 def _values(result: dict[str, Any], peer: str, ranks: int, kind: str, what: str) -> list[float]:
@@ -141,16 +143,13 @@ def _fault(row: dict[str, Any]) -> list[str]:
 def _conditions(result: dict[str, Any]) -> str:
     """Returns on what it was measured."""
     machine = result["machine"]
-    counts = {
-        ranks: len({row["round"] for row in result["runs"] if row["ranks"] == ranks})
-        for ranks in _ranks(result)
-    }
-    rounds = ", ".join(f"{number} runs with {ranks} ranks" for ranks, number in counts.items())
-    failed = [row for row in result["runs"] if "error" in row]
-    lines = [f"Measured on {machine['cpu']}, {machine['cores']} cores, {rounds} of each."]
-    if max(counts, default=0) > machine["cores"]:
-        lines.append(f"More than {machine['cores']} ranks share cores.")
-    lines += [f"{len(failed)} runs failed."] if failed else []
+    lines = [f"Measured on {machine['cpu']}, {machine['cores']} cores."]
+    for ranks in _ranks(result):
+        rows = [row for row in result["runs"] if row["ranks"] == ranks]
+        failed = sum("error" in row for row in rows)
+        rounds = len({row["round"] for row in rows})
+        shared = ", which share cores" if ranks > machine["cores"] else ""
+        lines.append(f"{ranks} ranks{shared}: {rounds} runs of each; {failed} in all failed.")
     lines += [f"{peer} is not there: {why}" for peer, why in result["skipped"].items()]
     versions = [
         f"{peer}: {', '.join(f'{name} {number}' for name, number in found.items())}"

@@ -167,7 +167,7 @@ class _Rank:
         if self._framework.init_first and not options.reference:
             self._init()
         plan = [pair.split("=") for pair in options.models.split(",")]
-        ways = ["alone"] if options.reference or not options.fault else []
+        ways = ["alone"] if options.reference or not (options.fault or options.save) else []
         found: dict[str, Any] = {
             way: {kind: self._train(kind, int(n), False) for kind, n in plan} for way in ways
         }

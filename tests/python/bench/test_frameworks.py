@@ -116,7 +116,10 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     assert "| tfring | 3 | 1.5 (1.5 to 1.5) |" in made
     assert "| tfring | 2 | 0.7 (0.7 to 0.7) | 1.25 | 2.00 of 3.00 |" in made
     assert "| tfring | 1.2 s | 1 | 0.1 s | rank 1 / was killed |" in made
-    assert "1 runs failed." in made and "mwms is not there: no tf_keras" in made
+    assert (
+        "2 ranks: 1 runs of each; 1 in all failed." in made
+        and "mwms is not there: no tf_keras" in made
+    )
     assert (tmp_path / "docs/images/compare_2_ranks_alone.svg").exists()
 
 
