@@ -30,9 +30,7 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         for at, line in ended.lines
         if at > began and line.strip() and not any(own in line for own in _OWN)
     ]
-    telling = [
-        (at, line) for at, line in after if _TELLS.search(line) and len(line.split()) >= _WORDS
-    ]
+    telling = [(at, line.strip()) for at, line in after if _tells(line)]
     found = results.read_ranks(place.folder, ranks)
     return {
         "peer": peer.name,
@@ -41,10 +39,16 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         "seconds": None if ended.cut else ended.ended - began,
         "codes": ended.codes,
         "said_after_s": telling[0][0] if telling else None,
-        "said": _said([line.strip() for _, line in telling]),
+        "said": _said([line for _, line in telling]),
         "equal_weights": None if found is None else _equal(found),
         "lines": [line for _, line in after[-_KEPT:]],
     }
+
+
+def _tells(line: str) -> bool:
+    """Returns whether a line is more than a word, and no line of a stack."""
+    stack = line.strip().startswith(("@", "File "))
+    return bool(_TELLS.search(line)) and len(line.split()) >= _WORDS and not stack
 
 
 def _said(lines: list[str]) -> str:
