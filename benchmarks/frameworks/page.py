@@ -150,6 +150,8 @@ def _conditions(result: dict[str, Any]) -> str:
         rounds = len({row["round"] for row in rows})
         shared = ", which share cores" if ranks > machine["cores"] else ""
         lines.append(f"{ranks} ranks{shared}: {rounds} runs of each; {failed} in all failed.")
+    if not result["network"]:
+        lines.append("The bytes are those of all programs on the machine: there was no namespace.")
     lines += [f"{peer} is not there: {why}" for peer, why in result["skipped"].items()]
     versions = [
         f"{peer}: {', '.join(f'{name} {number}' for name, number in found.items())}"

@@ -103,6 +103,7 @@ def test_the_page_says_what_failed_and_what_is_not_there(
     }
     first: dict[str, Any] = {
         "machine": {"cpu": "a processor", "cores": 2},
+        "network": True,
         "epochs": {"mlp": 2},
         "versions": {"tfring": {"keras": "3.15.1"}},
         "skipped": {"mwms": "no tf_keras"},
