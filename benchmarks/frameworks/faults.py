@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from benchmarks.frameworks import jobs, results
-from benchmarks.frameworks.rank import FAULT_LINE
+from benchmarks.frameworks.environments import ROOT
+from benchmarks.frameworks.rank import FAULT_LINE, FAULT_RANK
 
 # Seconds after the fault until the job is killed.
-LIMITS = {"kill": 60.0, "stop": 90.0, "slow": 120.0, "diverge": 90.0}
+LIMITS = {"kill": 90.0, "stop": 90.0, "slow": 120.0, "diverge": 90.0}
 _EPOCHS = "mlp=5"
 _OWN = (FAULT_LINE, "has trained")
 _TELLS = re.compile(r"\b(rank|worker|task|peer|signal|SIG[A-Z]+|[A-Z]\w*Error|lost|closed)\b", re.I)
@@ -26,17 +27,19 @@ def fault(peer: jobs.Peer, place: jobs.Place, ranks: int, kind: str) -> dict[str
         text = "\n".join(line for _, line in ended.lines[-5:])
         return {"peer": peer.name, "ranks": ranks, "fault": kind, "error": f"no fault: {text}"}
     after = [
-        (at - began, line)
+        (at - began, line.replace(f"{ROOT}/", ""))
         for at, line in ended.lines
         if at > began and line.strip() and not any(own in line for own in _OWN)
     ]
+    # Nobody ends a stopped rank that was started by hand.
+    ends = [end for rank, end in enumerate(ended.ends) if rank != FAULT_RANK]
     telling = [(at, line.strip()) for at, line in after if _tells(line)]
     found = results.read_ranks(place.folder, ranks)
     return {
         "peer": peer.name,
         "ranks": ranks,
         "fault": kind,
-        "seconds": None if ended.cut else ended.ended - began,
+        "seconds": None if None in ends else max(filter(None, ends)) - began,
         "codes": ended.codes,
         "said_after_s": telling[0][0] if telling else None,
         "said": _said([line for _, line in telling]),

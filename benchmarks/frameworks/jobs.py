@@ -57,14 +57,12 @@ class Ended:
     Attributes:
         codes: exit codes of what was started.
         lines: what it said, and when, by time.monotonic().
-        ended: when its last process ended.
-        cut: it had not ended at the limit.
+        ends: when each ended by itself; None: it was killed at the limit.
     """
 
     codes: list[int] = field(default_factory=list)
     lines: list[tuple[float, str]] = field(default_factory=list)
-    ended: float = 0.0
-    cut: bool = False
+    ends: list[float | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -114,13 +112,18 @@ def run(
         reader.start()
     began = time.monotonic()
     try:
-        while any(process.poll() is None for process in processes) and not ended.cut:
+        ended.ends = [None] * len(processes)
+        while None in ended.ends:
             time.sleep(_POLL)
+            now = time.monotonic()
+            for number, process in enumerate(processes):
+                if ended.ends[number] is None and process.poll() is not None:
+                    ended.ends[number] = now
             begins = [at for at, line in ended.lines if since and since in line]
             first = begins[0] if begins else began + (_UNTIL_LINE if since else 0.0)
-            ended.cut = time.monotonic() > first + limit
+            if now > first + limit:
+                break
     finally:
-        ended.ended = time.monotonic()
         _kill(place.network, processes)
     for reader in readers:
         reader.join()

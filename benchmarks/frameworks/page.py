@@ -123,7 +123,14 @@ def _faults(result: dict[str, Any]) -> Iterator[str]:
     for kind, title in _FAULTS.items():
         found = [row for row in result["faults"] if row["fault"] == kind]
         rows = [_fault(row) for row in found]
-        head = ["", "job ends after", "exit code", "it says after", "it says", "equal weights"]
+        head = [
+            "",
+            "the others end after",
+            "exit code",
+            "it says after",
+            "it says",
+            "equal weights",
+        ]
         if rows:
             yield f"### {title}\n\n{charts.table(head, iter(rows))}"
 
@@ -131,7 +138,7 @@ def _faults(result: dict[str, Any]) -> Iterator[str]:
 def _fault(row: dict[str, Any]) -> list[str]:
     if "error" in row:
         return [row["peer"], "", "", "", row["error"][-_SAID:].replace("\n", " "), ""]
-    ends = "never (killed)" if row["seconds"] is None else f"{row['seconds']:.1f} s"
+    ends = "never" if row["seconds"] is None else f"{row['seconds']:.1f} s"
     codes = "" if row["seconds"] is None else ", ".join(str(code) for code in row["codes"])
     after = "" if row["said_after_s"] is None else f"{row['said_after_s']:.1f} s"
     said = row["said"].replace("|", "/").replace("<", "&lt;")

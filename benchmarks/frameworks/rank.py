@@ -31,6 +31,7 @@ class Framework(Protocol):
     """A framework, as a rank uses it."""
 
     init_first: bool  # it must be set up before anything is computed
+    packages: tuple[str, ...]  # whose versions count
 
     def init(self, rank: int, size: int) -> None:
         """Meets the other ranks."""
@@ -175,7 +176,7 @@ class _Rank:
             if not self._framework.init_first:
                 self._init()
             found["together"] = {kind: self._train(kind, int(n), True) for kind, n in plan}
-        found.update(init_s=self._init_s, versions=_versions())
+        found.update(init_s=self._init_s, versions=_versions(self._framework.packages))
         path = options.folder / f"rank-{self._rank}.json"
         path.write_text(json.dumps(found), encoding="utf-8")
         print(f"rank {self._rank} has trained", flush=True)
@@ -214,6 +215,5 @@ class _Rank:
             time.sleep(0.001)
 
 
-def _versions() -> dict[str, str]:
-    names = ("tensorflow", "tf_keras", "keras", "torch", "jax")
-    return {name: sys.modules[name].__version__ for name in names if name in sys.modules}
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    return {name: sys.modules[name].__version__ for name in packages}

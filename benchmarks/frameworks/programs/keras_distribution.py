@@ -14,6 +14,7 @@ class KerasDistribution:
         self._keras = keras
         # JAX must know all processes before it computes; on torch, fit alone would use them.
         self.init_first = keras.backend.backend() == "jax"
+        self.packages = (keras.backend.backend(), "keras")
 
     def init(self, rank: int, size: int) -> None:
         self._keras.distribution.initialize()

@@ -9,6 +9,7 @@ from benchmarks.frameworks import models, rank
 
 
 class MultiWorker:
+    packages = ("tensorflow", "tf_keras")
     init_first = True  # TensorFlow's collectives have to be set up before it computes
 
     def __init__(self) -> None:

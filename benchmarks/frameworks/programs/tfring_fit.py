@@ -9,6 +9,7 @@ from benchmarks.frameworks import models, rank
 
 class Tfring:
     init_first = False
+    packages = ("tensorflow", "keras")
 
     def __init__(self) -> None:
         import keras

@@ -9,6 +9,7 @@ from benchmarks.frameworks import models, rank
 
 class TorchLoop:
     init_first = False
+    packages = ("torch", "keras")
 
     def __init__(self) -> None:
         import keras
