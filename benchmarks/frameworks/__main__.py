@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -45,7 +46,7 @@ class Comparison:
         self._python: Path | None = None
         self._random = random.Random(_SEED)
         self.result: dict[str, Any] = {
-            "machine": machine(),
+            "machine": {**machine(), "load": os.getloadavg()[0]},
             "network": network is not None,
             "epochs": options.epochs,
             "versions": {},

@@ -150,7 +150,10 @@ def _fault(row: dict[str, Any]) -> list[str]:
 def _conditions(result: dict[str, Any]) -> str:
     """Returns on what it was measured."""
     machine = result["machine"]
-    lines = [f"Measured on {machine['cpu']}, {machine['cores']} cores."]
+    lines = [
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, with a load of "
+        f"{machine['load']:.1f} when it began."
+    ]
     for ranks in _ranks(result):
         rows = [row for row in result["runs"] if row["ranks"] == ranks]
         failed = sum("error" in row for row in rows)

@@ -102,7 +102,7 @@ def test_the_page_says_what_failed_and_what_is_not_there(
         "equal_weights": None,
     }
     first: dict[str, Any] = {
-        "machine": {"cpu": "a processor", "cores": 2},
+        "machine": {"cpu": "a processor", "cores": 2, "load": 0.1},
         "network": True,
         "epochs": {"mlp": 2},
         "versions": {"tfring": {"keras": "3.15.1"}},
