@@ -24,6 +24,10 @@ if _LEAN not in sys.path:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Without oneDNN one pass less rewrites the graph of each traced function, and no op waits 10 s for
+# memory. Runs of tests/parallel with one, three and four ranks keep oneDNN, as users have it.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
 # Where SIGINT is ignored, as in jobs that a shell started in the background, so it would be in all
 # that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -28,8 +28,10 @@ for ranks in "$@"; do
   started=$SECONDS
   selected=$marks
   ((ranks == 2)) || selected="($marks) and any_ranks"
-  with=()
-  ((ranks == 3)) && with=("TFRING_X_LIB_DIR=$host_only")
+  # With two ranks tests/conftest.py switches oneDNN off.
+  with=("TF_ENABLE_ONEDNN_OPTS=1")
+  ((ranks == 2)) && with=()
+  ((ranks == 3)) && with+=("TFRING_X_LIB_DIR=$host_only")
   env "${with[@]}" timeout --foreground --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     -m "$selected" "${folders[@]}"

@@ -36,6 +36,12 @@ LAST = re.compile(
 JOINS = "import tfring; tfring.init()"
 
 
+@pytest.fixture(autouse=True)
+def with_one_dnn(monkeypatch):
+    """TensorFlow announces oneDNN at each start, as it does for users."""
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
 def start(launcher, path, **more):
     if launcher == "mpirun":
         return mpirun(2, path, **more)
