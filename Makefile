@@ -108,17 +108,15 @@ WITH_TWO := $(or $(filter 2,$(RANKS)),$(RANKS))
 WITH_OTHERS := $(filter-out $(WITH_TWO) 3 4,$(RANKS))
 WITH_MANY := $(filter 3 4,$(RANKS))
 
-test: test-cc python-and-parallel ## The tests: nearly all that a change can break
-
-# Both at the same time, because each waits for processes half of the time. With two ranks all tests
-# run, with other numbers few: those with one rank come after the Python tests, so that both sides take
-# equally long. Three and four ranks are among the slow tests.
-.PHONY: python-and-parallel other-ranks
-python-and-parallel: test-build
-	@echo "== Python tests; those under mpirun run meanwhile, and what they print comes at the end"
+# Both sides at the same time, because each waits for processes half of the time. With two ranks all
+# tests run, with other numbers few: the C++ tests, the Python tests and those with one rank follow
+# each other, so that both sides take equally long. Three and four ranks are among the slow tests.
+test: test-build ## The tests: nearly all that a change can break
+	@echo "== C++ and Python tests; those under mpirun run meanwhile, and what they print comes at the end"
 	@$(PY) tools/side_by_side.py "$(BUILD)/test-parallel.log" $(QUICK_PARALLEL) $(WITH_TWO) -- \
-	  $(MAKE) --no-print-directory --keep-going test-python $(if $(WITH_OTHERS),other-ranks)
+	  $(MAKE) --no-print-directory --keep-going test-cc test-python $(if $(WITH_OTHERS),other-ranks)
 
+.PHONY: other-ranks
 other-ranks: | test-build
 	$(QUICK_PARALLEL) $(WITH_OTHERS)
 
