@@ -41,12 +41,12 @@ def reachable(model: Any) -> dict[str, Any]:
     waiting = [("", model)]
     while waiting:
         path, value = waiting.pop()
-        if type(value) in _PLAIN or id(value) in seen:
+        if id(value) in seen:
             continue
         seen.add(id(value))
         found[path] = value
         if not is_optimizer(value):
-            waiting.extend(reversed(list(_children(path, value))))
+            waiting.extend(_children(path, value))
     return found
 
 
@@ -67,19 +67,35 @@ def parts_of(optimizer: Any) -> list[Any]:
     return list(getattr(inner, "optimizers", None) or [inner])
 
 
-def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple, Mapping)) and len(value) > _LONGEST:
-        return
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
+    """Returns what a value holds, the last first, without numbers, texts and functions.
+
+    It runs for hundreds of values at many points of `fit`. So it makes only the paths that are
+    needed, and asks for the slow abstract class last.
+    """
     if isinstance(value, (list, tuple)):
-        yield from ((f"{path}[{i}]", child) for i, child in enumerate(value))
-    elif isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", child) for key, child in value.items())
+        if not value or len(value) > _LONGEST:
+            return []
+        held = [(f"{path}[{i}]", child) for i, child in enumerate(value) if _is_held(child)]
     elif isinstance(value, (keras.layers.Layer, tf.Module)):
         prefix = f"{path}." if path else ""
         # What TensorFlow itself keeps (_self_...) holds everything once more.
-        names = [name for name in vars(value) if not name.startswith("_self_")]
-        for name in sorted(names, key=lambda name: name.startswith("_")):
-            yield f"{prefix}{name}", vars(value)[name]
+        names = [
+            name
+            for name, child in vars(value).items()
+            if _is_held(child) and not name.startswith("_self_")
+        ]
+        names.sort(key=lambda name: name.startswith("_"))
+        held = [(f"{prefix}{name}", vars(value)[name]) for name in names]
+    elif isinstance(value, Mapping) and len(value) <= _LONGEST:
+        held = [(f"{path}[{key!r}]", child) for key, child in value.items() if _is_held(child)]
+    else:
+        return []
+    return held[::-1]
+
+
+def _is_held(value: Any) -> bool:
+    return type(value) not in _PLAIN
 
 
 def _inside(optimizer: Any) -> Iterator[Any]:
