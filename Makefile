@@ -193,7 +193,7 @@ test-spark: build spark-ready ## tfring.spark on Spark itself; skipped with the 
 	$(PY) -m pytest -q --durations=15 tests/engines/spark
 
 .PHONY: clients
-clients: libraries ## Programs of others on tfring, from their packages: DeePMD-kit, DeepXDE (FEW=--few)
+clients: libraries ## Software of others, and programs as users write them, on tfring (FEW=--few)
 	$(PY) tools/clients/run.py --folder "$(BUILD)-clients" $(FEW)
 
 .PHONY: wheel wheel-test wheels wheels-test wheels-check

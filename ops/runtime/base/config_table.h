@@ -39,8 +39,8 @@ struct Config {
   // Rank 0 warns when a tensor has waited this long for some ranks, and after at most 3 s if ranks
   // wait for each other. 0: no warning, and no end unless STALL_SHUTDOWN_TIME_SECONDS is set.
   Duration stall_warning = 10000000000;
-  // The job ends when a tensor has waited this long, or a running collective has made no progress.
-  // 0: never.
+  // The job ends when a tensor has waited this long, or a running collective has made no progress,
+  // and after 45 s if ranks wait for each other in eager calls. 0: never.
   Duration stall_shutdown = 600000000000;
   // Idle ranks send a heartbeat this often. With 0 they send none.
   Duration heartbeat_interval = 5000000000;

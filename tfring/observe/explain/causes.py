@@ -30,15 +30,10 @@ class Cause(enum.Enum):
 
 # The job is well.
 WELL = (Cause.NOTHING, Cause.OVER, Cause.SLOW)
+# Its ranks wait for each other.
+DIFFERENT_CALLS = (Cause.OTHER_BRANCH, Cause.EXTRA_CALL, Cause.OTHER_ORDER)
 # Its ranks are there and do not go on.
-HANGS = (
-    Cause.STOPPED,
-    Cause.LINK,
-    Cause.OTHER_BRANCH,
-    Cause.EXTRA_CALL,
-    Cause.OTHER_ORDER,
-    Cause.NOT_CALLING,
-)
+HANGS = (Cause.STOPPED, Cause.LINK, *DIFFERENT_CALLS, Cause.NOT_CALLING)
 
 
 @dataclass(frozen=True)

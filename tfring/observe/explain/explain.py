@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.observe.explain import calls, ends, pace, transport
-from tfring.observe.explain.causes import HANGS, WELL, Cause, Explanation, Finding
+from tfring.observe.explain.causes import (
+    DIFFERENT_CALLS,
+    HANGS,
+    WELL,
+    Cause,
+    Explanation,
+    Finding,
+)
 from tfring.observe.explain.facts import find_facts, find_lines
 from tfring.observe.explain.processes import Seen, look, with_stacks
 from tfring.observe.explain.situation import Situation
 from tfring.observe.recorder.job import JobRecords, load_job
-from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.layout import CallFlags, RankState
 from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.ranks import ranks_text
 
@@ -32,6 +39,8 @@ _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
 _MOST_ASKED = 4
 # An interpreter whose lock is free answers in milliseconds.
 STACKS_SECONDS = 1.0
+# As kEagerCircleEnd of ops/runtime/protocol/negotiation/stall_reports.cc, in nanoseconds.
+_EAGER_CIRCLE_END = 45_000_000_000
 
 
 def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
@@ -110,7 +119,14 @@ def _limit(s: Situation, found: Finding) -> int:
     limits = [int(header["stall_shutdown"])]
     if found.cause is Cause.STOPPED:  # no heartbeat comes from such a rank
         limits.append(int(header["heartbeat_timeout"]))
+    if limits[0] and found.cause in DIFFERENT_CALLS and _only_eager_calls_wait(s):
+        limits.append(_EAGER_CIRCLE_END)
     return min(filter(None, limits), default=0)
+
+
+def _only_eager_calls_wait(s: Situation) -> bool:
+    waiting = [call for calls in s.waiting.values() for call in calls]
+    return not any(CallFlags.IN_RUN in call.flags for call in waiting)
 
 
 def _missing(job: JobRecords) -> str:

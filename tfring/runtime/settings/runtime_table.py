@@ -107,7 +107,7 @@ LIVENESS = Group(
         seconds(
             "STALL_SHUTDOWN_TIME_SECONDS",
             "The job ends when a tensor has waited this long, or a running collective has made "
-            "no progress. 0: never.",
+            "no progress, and after 45 s if ranks wait for each other in eager calls. 0: never.",
             600,
             horovod="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
             option=Option(("--stall-check-shutdown-time-seconds",), metavar="S"),

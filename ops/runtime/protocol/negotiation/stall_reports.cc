@@ -8,6 +8,8 @@ namespace {
 
 // Ranks that wait for each other are reported after this time.
 constexpr Duration kCircleWarning = 3 * kSecond;
+// The job ends if nothing but eager calls wait for each other for this time.
+constexpr Duration kEagerCircleEnd = 45 * kSecond;
 // At most this many stalled tensors are reported at one time.
 constexpr size_t kMaxStallReports = 8;
 
@@ -45,7 +47,7 @@ Status StallReports::OnTime(TimePoint now, std::vector<std::string>* warnings) {
     return DeadlineExceeded(Report(*readiness_.Find(*handle), now, OldestWaits()) +
                             StallAdvice(shutdown_) + " This time has passed.");
   }
-  CheckCircles(now, warnings);
+  TFRING_RETURN_IF_ERROR(CheckCircles(now, warnings));
   const std::vector<uint64_t> due = inspector_.TakeWarnings(now);
   if (due.empty()) return OkStatus();
   const std::map<Rank, OldestWait> waits = OldestWaits();
@@ -104,16 +106,16 @@ TimePoint StallReports::CircleDeadline() const {
 
 // Ranks that wait for each other never go on by themselves, so they are reported sooner than a
 // stall that may be one slow rank. Once for a circle: the reports of its tensors follow anyway.
-void StallReports::CheckCircles(TimePoint now, std::vector<std::string>* warnings) {
-  if (now < CircleDeadline()) return;
+Status StallReports::CheckCircles(TimePoint now, std::vector<std::string>* warnings) {
+  if (now < CircleDeadline()) return OkStatus();
   next_circle_check_ = now + circle_warning_;
   const std::vector<Rank> ranks = RanksInCircles(IncompleteWaits());
-  if (ranks.empty()) return;
+  if (ranks.empty()) return OkStatus();
   TimePoint latest = 0;
   for (Rank rank : ranks) latest = std::max(latest, last_request_[rank]);
   if (now - latest < circle_warning_) {
     next_circle_check_ = latest + circle_warning_;
-    return;
+    return OkStatus();
   }
   const std::map<Rank, OldestWait> waits = OldestWaits();
   std::vector<StallView> views;
@@ -127,9 +129,28 @@ void StallReports::CheckCircles(TimePoint now, std::vector<std::string>* warning
     view.call_site = wait.pending->CallSiteOf(wait.position);
     views.push_back(std::move(view));
   }
-  if (oldest == reported_circle_) return;
+  if (shutdown_ > 0 && now - latest >= kEagerCircleEnd && WaitOnlyInEagerCalls(ranks)) {
+    return DeadlineExceeded(CircleMessage(now - latest, views) +
+                            " Eager calls that wait for each other never end, so the job ends "
+                            "after " + SecondsText(kEagerCircleEnd) +
+                            ". Every rank has to make the same eager calls in the same order.");
+  }
+  if (oldest == reported_circle_) return OkStatus();
   reported_circle_ = oldest;
   warnings->push_back(CircleMessage(now - latest, views) + StallAdvice(shutdown_));
+  return OkStatus();
+}
+
+// A graph that runs may still make the calls that others wait for, at the end of a long step. A
+// thread in an eager call makes no other call before that one is done.
+bool StallReports::WaitOnlyInEagerCalls(const std::vector<Rank>& ranks) const {
+  for (const auto& [handle, pending] : readiness_.all()) {
+    if (!pending.InRun()) continue;
+    for (Rank rank : pending.ReadyRanks()) {
+      if (std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
+    }
+  }
+  return true;
 }
 
 // Joins are left out: a rank that has joined is absent from the others' calls, not missing.

@@ -47,7 +47,9 @@ class StallReports {
   std::string Report(const PendingTensor& pending, TimePoint now,
                      const std::map<Rank, OldestWait>& waits) const;
   TimePoint CircleDeadline() const;
-  void CheckCircles(TimePoint now, std::vector<std::string>* warnings);
+  // DeadlineExceeded when ranks wait for each other in eager calls for too long.
+  Status CheckCircles(TimePoint now, std::vector<std::string>* warnings);
+  bool WaitOnlyInEagerCalls(const std::vector<Rank>& ranks) const;
   std::vector<StallWait> IncompleteWaits() const;
 
   Readiness& readiness_;

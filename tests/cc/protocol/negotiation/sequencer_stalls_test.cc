@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "ops/runtime/protocol/negotiation/stall_inspector.h"
@@ -217,6 +218,37 @@ TEST(TheStallLimitIsFatal) {
   EXPECT_CONTAINS(cluster.fatal.message(),
                   "tensor 'x' has waited 30 s: rank 1 waits; rank 0 is missing");
   EXPECT_EQ(cluster.at(0).next_deadline(), kNever);
+}
+
+// Whether the job has ended for ranks 0 and 1, which wait for each other from 20 s on, at `now`.
+bool CircleEnds(const Config& config, bool in_run, TimePoint now) {
+  Cluster cluster(3, config);
+  Request eager = Allreduce("loss"), other = Allreduce("accuracy");
+  other.in_run = in_run;
+  cluster.Submit(0, eager);
+  cluster.Run();
+  cluster.now = 20 * kSecond;
+  cluster.Submit(1, other);
+  cluster.Run();
+  while (cluster.now < now && cluster.fatal.ok()) {
+    cluster.now = std::min(cluster.at(0).next_deadline(), now);
+    cluster.at(0).OnTime(cluster.now);
+    cluster.Run();
+  }
+  if (cluster.fatal.ok()) return false;
+  EXPECT_TRUE(cluster.fatal.code() == StatusCode::kDeadlineExceeded);
+  EXPECT_CONTAINS(cluster.fatal.message(), "these ranks wait for each other, for 45 s now: rank 0");
+  EXPECT_CONTAINS(cluster.fatal.message(), "so the job ends after 45 s. Every rank");
+  return true;
+}
+
+TEST(RanksThatWaitForEachOtherInEagerCallsEndTheJobSooner) {
+  Config config;
+  EXPECT_TRUE(!CircleEnds(config, false, 64 * kSecond));
+  EXPECT_TRUE(CircleEnds(config, false, 68 * kSecond));
+  EXPECT_TRUE(!CircleEnds(config, true, 300 * kSecond));  // a graph may go on
+  config.stall_shutdown = 0;
+  EXPECT_TRUE(!CircleEnds(config, false, 300 * kSecond));
 }
 
 }  // namespace

@@ -187,6 +187,27 @@ def test_when_a_hang_ends_the_job_follows_from_its_limit() -> None:
     assert not found(Seen("gone")).ends(hangs.age)
 
 
+@pytest.mark.parametrize(
+    ("flags", "limit", "ends"),
+    [
+        (CallFlags(0), 600, "The job ends in 34 s if nothing changes"),
+        (CallFlags.IN_RUN, 600, "The job ends in 9 min 49 s if nothing changes"),
+        (CallFlags(0), 0, ""),
+    ],
+)
+def test_ranks_that_wait_for_each_other_in_eager_calls_end_sooner(
+    flags: CallFlags, limit: int, ends: str
+) -> None:
+    header = {"stall_shutdown": limit * SECOND}
+    other = [*steps(20), replace(call("validation", 1, 22), flags=flags)]
+    found = explain(
+        job([record(0, 2, hang(20), 33, **header), record(1, 2, other, 33, **header)]),
+        {0: RUNS, 1: RUNS},
+    )
+    assert found.cause is Cause.EXTRA_CALL
+    assert found.ends(found.age) == ends
+
+
 def test_the_share_of_the_input_is_told_of_a_slow_rank() -> None:
     asked = []
     for n in range(1, 41):
