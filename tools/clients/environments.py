@@ -53,11 +53,12 @@ class Environment:
     def install(self, packages: Sequence[str]) -> str:
         """Installs packages; returns the reason if that is not possible, else "".
 
-        Those that end with "!" come without what they require.
+        Those that end with "!" are installed here also if .venv has them, and without what they
+        require.
         """
         try:
             for package in packages:
-                alone = ["--no-deps"] if package.endswith("!") else []
+                alone = ["--ignore-installed", "--no-deps"] if package.endswith("!") else []
                 self.pip(*alone, package.rstrip("!"))
         except CheckError as error:
             lines = str(error).strip().splitlines()
