@@ -1,11 +1,11 @@
 """A backend for Ray Train, which starts, watches and restarts the workers itself.
 
 from ray.train import ScalingConfig
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.tensorflow import TensorflowTrainer
 from tfring.ray import TfringConfig
 
-trainer = DataParallelTrainer(
-    train, backend_config=TfringConfig(), scaling_config=ScalingConfig(num_workers=4)
+trainer = TensorflowTrainer(
+    train, tensorflow_config=TfringConfig(), scaling_config=ScalingConfig(num_workers=4)
 )
 result = trainer.fit()
 """
