@@ -63,7 +63,7 @@ def main() -> None:
     if "--unchanged" not in sys.argv:
         example = change(example)
     # This machine need not have a GPU.
-    example = example.replace("num_workers=3, use_gpu=True", "num_workers=2")
+    example = re.sub("num_workers=[0-9]+(, use_gpu=True)?", "num_workers=2", example)
     print(example)
     ray.init(num_cpus=4)
     exec(compile(example, "example", "exec"), {"__name__": "__main__"})
