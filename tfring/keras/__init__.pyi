@@ -28,6 +28,7 @@ from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from tfring.keras.preprocessing import adapt as adapt
 from tfring.keras.saving import load_model as load_model
+from tfring.keras.saving import save_model as save_model
 from tfring.keras.seeds import set_random_seed as set_random_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 from tfring.observe.timeline.session import start_timeline as start_timeline

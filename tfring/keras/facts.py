@@ -17,6 +17,8 @@ from tfring.training.local_variables import variable_key
 
 # Lists of an optimizer: of all its variables, and of those that it trains.
 NOT_SLOTS = ("_variables", "_trainable_variables")
+# The attribute of a variable that is this rank's part of another one, which it names.
+WHOLE = "_tfring_whole"
 
 
 class Keras2Callback:
@@ -122,7 +124,7 @@ def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[tuple[str, Any, A
         count, places = len(indices), [(indices[key], v) for key, v in keyed if key in indices]
     else:
         wanted = {variable_key(v) for v in variables}
-        trained = getattr(optimizer, "_trainable_variables", None) or []
+        trained = [whole_of(v) for v in getattr(optimizer, "_trainable_variables", None) or []]
         count = len(trained)
         places = [(i, v) for i, v in enumerate(trained) if variable_key(v) in wanted]
     lists = {
@@ -171,9 +173,15 @@ def trained_by(optimizer: Any, weights: Iterable[Any]) -> list[Any]:
     `weights` are those of the model: a Keras 2 optimizer keeps only keys of its variables.
     """
     if not detect.is_optimizer(optimizer):
-        return list(getattr(optimizer, "_trainable_variables", None) or ())
+        trained = getattr(optimizer, "_trainable_variables", None) or ()
+        return [whole_of(variable) for variable in trained]
     keys = optimizer._slots if detect.is_legacy(optimizer) else _indices_of(optimizer)
     return [v for v in weights if _key_of(optimizer, v) in keys]
+
+
+def whole_of(variable: Any) -> Any:
+    """Returns the variable of the model of which `variable` is this rank's part; else itself."""
+    return getattr(variable, WHOLE, variable)
 
 
 def is_built(optimizer: Any) -> bool:

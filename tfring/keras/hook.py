@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from tfring.keras import facts, loss_weights
 from tfring.keras.gradient_hook import GradientHook, key_of
+from tfring.keras.state_shards import StateShards
 from tfring.ops import backward, reduce_ops
 from tfring.runtime import process_sets, topology
 from tfring.runtime.keras_version import replaceable
@@ -72,6 +73,11 @@ class OptimizerHook(GradientHook):
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
         self._scale_loss = replaceable(optimizer, "scale_loss", _WHAT)
+        self.shards: StateShards | None = None
+        if options.shard_states and topology.size() > 1:
+            self.shards = StateShards(
+                optimizer, options, self._reducer.local, lambda: f"{self.name}.shards"
+            )
 
     def attach(self) -> None:
         """Puts the hook in place."""
@@ -82,6 +88,7 @@ class OptimizerHook(GradientHook):
                 "_backend_update_step": self.update_step,
                 "__deepcopy__": self.copy_optimizer,
                 "scale_loss": lambda loss: self.announced(self._scale_loss(loss)),
+                **({} if self.shards is None else self.shards.methods()),
             }
         )
 
@@ -113,7 +120,7 @@ class OptimizerHook(GradientHook):
     @property
     def finite_here_only(self) -> bool:
         """Whether ranks may look for inf and nan in different gradients."""
-        return self.accumulates or bool(self._reducer.local)
+        return self.accumulates or bool(self._reducer.local) or self.shards is not None
 
     @property
     def in_reduced_call(self) -> bool:
@@ -132,6 +139,8 @@ class OptimizerHook(GradientHook):
         self._traced = self._traced or not tf.executing_eagerly()
         if self.options.backward_passes_per_step > 1:
             return self._apply_in_last_pass(grads, variables)
+        if self.shards is not None:
+            return self._apply_shards(grads, variables, self.shards)
         if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
@@ -148,6 +157,20 @@ class OptimizerHook(GradientHook):
         with self._call(_Call(variables, live, done)) as call, closed:
             result = self._apply(reduced, trainable_variables)
         self._check_reduced(call)
+        return result
+
+    def _apply_shards(self, grads: list[Any], variables: list[Any], shards: StateShards) -> Any:
+        """Updates this rank's parts, and gathers those of all ranks."""
+        if not self.optimizer.built:
+            self.optimizer.build(variables)
+        if not self._outer_reduced:
+            grads = self._reduce_left(grads, variables)
+        live = [i for i, gradient in enumerate(grads) if gradient is not None]
+        closed = gate.closed_until(() if self._outer_reduced else grads)
+        with self._call(_Call(variables, live, True)), closed:
+            shards.refresh(variables)
+            result = self._apply(grads, shards.parts_of(variables))
+        shards.gather(variables, self._call_name(variables))
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
@@ -205,11 +228,18 @@ class OptimizerHook(GradientHook):
         """
         variables = [call.variables[position] for position in call.live]
         local = self._reducer.local.positions(variables)
-        if not local or len(grads) != len(variables):
+        by_norm = self.optimizer.clipnorm or self.optimizer.global_clipnorm
+        sharded = self.shards is not None and bool(by_norm)
+        if (not local and not sharded) or len(grads) != len(variables):
             return list(self._clip_gradients(grads))
         clipped = list(grads)
         for positions in (sorted(set(range(len(grads))) - local), sorted(local)):
-            part = self._clip_gradients([grads[i] for i in positions]) if positions else []
+            mine = [grads[i] for i in positions]
+            if mine and sharded and positions[0] not in local:
+                assert self.shards is not None
+                part = self.shards.clip(mine, self._call_name(variables))
+            else:
+                part = self._clip_gradients(mine) if mine else []
             for i, gradient in zip(positions, part, strict=True):
                 clipped[i] = gradient
         return clipped
@@ -251,6 +281,7 @@ class OptimizerHook(GradientHook):
             name=name,
             unscale=unscale,
             weight=self._weight(grads, variables, name),
+            shards=None if self.shards is None or early else self.shards.shards,
         )
         overwrites = self._reduce_overwrites(grads, variables)
         return [
@@ -272,7 +303,7 @@ class OptimizerHook(GradientHook):
     def _reduce_left(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         """Reduces the gradients that `reduce_early` has not returned."""
         left = self._early.left(grads, variables)
-        reduced = list(grads)
+        reduced = list(grads) if self.shards is None else self.shards.cut(grads, variables, left)
         if left:
             unscale = self.optimizer.loss_scale_factor
             rest = self.reduce([grads[i] for i in left], [variables[i] for i in left], unscale)
@@ -305,6 +336,8 @@ class OptimizerHook(GradientHook):
         """Returns [] if Keras' own `apply` has nothing to do or will refuse the call."""
         if trainable_variables is None:
             trainable_variables = self.optimizer._trainable_variables
+            if self.shards is not None:
+                trainable_variables = self.shards.wholes_of(trainable_variables)
         variables = list(trainable_variables)
         if not grads or len(grads) != len(variables):
             return []

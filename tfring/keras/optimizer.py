@@ -72,6 +72,10 @@ def DistributedOptimizer(
               before one reduction and update.
             - average_aggregated_gradients: use the mean over these passes instead of their sum.
               Keras' own gradient_accumulation_steps always uses the mean.
+            - shard_states: each rank keeps 1/N of the optimizer's states, such as momentums, and
+              updates 1/N of each weight; the weights are the same. For SGD, RMSprop, Adam, AdamW,
+              Adadelta, Adagrad, Adamax, Nadam, Ftrl and Lion of Keras 3. Save the model with
+              hvd.save_model.
             - use_locking: lock variables during updates; optimizers of TensorFlow 1 only.
 
     Returns:
@@ -80,7 +84,8 @@ def DistributedOptimizer(
     Raises:
         ValueError: it is wrapped or has taken steps already, or options contradict each other.
         TypeError: this is no optimizer, there is no such option, or it has a wrong type.
-        NotImplementedError: use_locking=True for an optimizer of Keras.
+        NotImplementedError: use_locking=True for an optimizer of Keras, or shard_states=True where
+            that cannot be had.
     """
     given = {"weight_by": LOSS, **options}
     read = ReduceOptions.read("DistributedOptimizer", given, OptimizerOptions)
@@ -94,12 +99,14 @@ PartialDistributedOptimizer = DistributedOptimizer
 def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
     """Does the work of DistributedOptimizer; returns `optimizer`."""
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        _refuse_shards(options, "one of TensorFlow 1")
         _refuse_weight(options, "one of TensorFlow 1")
         return tf1_optimizer.wrap(optimizer, options)
     if options.use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
     keras2 = detect.is_optimizer(optimizer)
     if keras2:
+        _refuse_shards(options, "an optimizer of Keras 2")
         _refuse_weight(options, "an optimizer of Keras 2")
     else:
         _refuse_other_kinds(optimizer)
@@ -127,6 +134,13 @@ def _refuse_weight(options: ReduceOptions, what: str) -> None:
         raise NotImplementedError(
             f"weight_by={given!r} needs an optimizer of Keras 3, and this is {what}.\n"
             "Use DistributedGradientTape(..., weight_by=...) and an optimizer that is not wrapped."
+        )
+
+
+def _refuse_shards(options: ReduceOptions, what: str) -> None:
+    if options.shard_states:
+        raise NotImplementedError(
+            f"shard_states=True needs an optimizer of Keras 3, and this is {what}"
         )
 
 

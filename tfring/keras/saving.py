@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import h5py
 import keras
 import numpy as np
 
-from tfring.keras.gradient_hook import innermost
+from tfring.keras import facts
+from tfring.keras.gradient_hook import find_hook, innermost
+from tfring.keras.model_optimizers import hooks_of
 from tfring.keras.optimizer import wrap
 from tfring.keras.sync_batch_norm import SyncBatchNormalization
+from tfring.runtime import topology
 from tfring.training import saved_options
 from tfring.training.saved_options import SAVED
 
@@ -74,6 +78,56 @@ def load_model(
     return model
 
 
+def save_model(model: Any, filepath: Any, **options: Any) -> None:
+    """Saves a model with `model.save` on rank 0; a collective.
+
+    Needed where an optimizer has shard_states=True: each rank has a part of its states. The file
+    has all of them, so that one process, or any number of ranks, can load it.
+
+    Args:
+        model: a model of Keras 3.
+        filepath: where rank 0 writes it.
+        **options: of `model.save`.
+
+    Raises:
+        Exception: on rank 0: what `model.save` raises.
+    """
+    save_together(model, model.save if topology.rank() == 0 else None, filepath, **options)
+
+
+def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
+    """Gathers the model's sharded states on rank 0 and calls `write`; a collective.
+
+    `write` is None on the ranks that write nothing.
+    """
+    with contextlib.ExitStack() as gathered:
+        for hook in hooks_of(model).values():
+            if getattr(hook, "shards", None) is not None:
+                gathered.enter_context(hook.shards.gathered(f"{hook.name}.states"))
+        if write is not None:
+            write(*args, **kwargs)
+
+
+class SavedTogether:
+    """A model with sharded states as a ModelCheckpoint sees it: all ranks save, one writes."""
+
+    def __init__(self, model: Any, writes: bool) -> None:
+        """Takes the model, and whether this rank writes."""
+        self._model, self._writes = model, writes
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves as `model.save`; a collective."""
+        save_together(self._model, self._model.save if self._writes else None, *args, **kwargs)
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Saves as `model.save_weights`, whose file has the optimizer, too; a collective."""
+        write = self._model.save_weights if self._writes else None
+        save_together(self._model, write, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 def objects_of(classes: Iterable[type], more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns the custom objects with which Keras finds these classes, and more objects by name."""
     return {**{each.__name__: each for each in classes}, **(more or {})}
@@ -82,7 +136,21 @@ def objects_of(classes: Iterable[type], more: Mapping[str, Any] | None) -> dict[
 def wrap_loaded(model: Any, filepath: Any, options: dict[str, Any]) -> None:
     """Wraps the optimizer of a model with the options of its file, or those given in place."""
     trained = getattr(innermost(model.optimizer), "_trainable_variables", [])
-    wrap(model.optimizer, saved_options.of_file(filepath, options, trained), resumed=True)
+    read = saved_options.of_file(filepath, options, trained)
+    if not read.shard_states or topology.size() == 1:
+        wrap(model.optimizer, read, resumed=True)
+        return
+    whole = model.optimizer
+    optimizer = type(whole).from_config(whole.get_config())
+    model.optimizer = wrap(optimizer, read, resumed=True)
+    if whole.built:
+        facts.build_for(optimizer, facts.trained_by(innermost(whole), []))
+        outer = [v for v in whole.variables if all(v is not i for i in innermost(whole).variables)]
+        known = optimizer.variables
+        for variable, value in zip(known, outer, strict=False):
+            variable.assign(value)
+        inner = innermost(optimizer)
+        find_hook(inner).shards.take([v.numpy() for v in innermost(whole).variables])
 
 
 def _restore_optimizer(model: Any, filepath: Any) -> None:

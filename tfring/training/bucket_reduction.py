@@ -22,6 +22,7 @@ from tfring.runtime import process_sets, topology
 from tfring.training import first_steps, gate, overlap, weights
 from tfring.training.local_variables import variable_key
 from tfring.training.options import ReduceOptions
+from tfring.training.shards import Shards
 from tfring.training.value_names import describe_layout, name_gradients, variable_name
 
 _log = logging.getLogger("tfring")
@@ -50,6 +51,7 @@ class Part:
     name: str
     tensors: list[Any]
     sent: list[Sent]  # empty if this rank has no gradient in the bucket
+    scattered: bool = False  # each rank gets its shard of the result
 
     def put(self, reduced: Sequence[Any], results: list[Any]) -> None:
         """Puts the reduced gradients at their positions in `results`."""
@@ -66,12 +68,19 @@ class BucketReduction:
         variables: one per gradient. Values that travel with the gradients stand at the end, as
             tf.TensorSpec.
         loss_scaled: the gradients may contain inf and nan, which the optimizer looks for.
+        shards: `reduce` returns this rank's shards, but the whole of what is no gradient.
     """
 
     def __init__(
-        self, options: ReduceOptions, name: str, variables: Sequence[Any], loss_scaled: bool
+        self,
+        options: ReduceOptions,
+        name: str,
+        variables: Sequence[Any],
+        loss_scaled: bool,
+        shards: Shards | None = None,
     ) -> None:
         self._options = options
+        self._shards = shards
         self._name = name
         self._variables = variables
         self._loss_scaled = loss_scaled
@@ -97,7 +106,7 @@ class BucketReduction:
         results: list[Any] = [None] * len(given)
         if xla.compiling():
             self._reduce_compiled(cut, given, how, results)
-            return results
+            return self._cut_whole(results)
         for bucket in cut:
             # No work of the step is left while the last bucket is reduced, so its op need not wait
             # for the results. Behind a gate it must have succeeded.
@@ -107,9 +116,7 @@ class BucketReduction:
                 for part in self._parts(bucket, given):
                     # Later parts wait for the first: it fails if the ranks' layouts differ.
                     with tf.control_dependencies(agreed):
-                        reduced = builders.allreduce_op(
-                            part.tensors, name=part.name, early=early, **how
-                        )
+                        reduced = self._collective(part, early, how)
                     agreed = agreed or reduced[:1]
                     part.put(reduced, results)
             slices = [p for p in bucket.positions if _kind(given[p]) == "S"]
@@ -119,7 +126,42 @@ class BucketReduction:
                     self._reduce_slices(
                         f"{name}.sparse" if agreed else name, slices, given, results, layout
                     )
-        return results
+        return self._cut_whole(results)
+
+    def _collective(self, part: Part, early: bool, how: dict[str, Any]) -> list[Any]:
+        if not part.scattered:
+            return builders.allreduce_op(part.tensors, name=part.name, early=early, **how)
+        assert self._shards is not None
+        flat = [self._shards.flat(tensor) for tensor in part.tensors]
+        how = {key: value for key, value in how.items() if key != "layout_hash"}
+        return builders.reducescatter_op(flat, name=part.name, **how)
+
+    def _cut_whole(self, results: list[Any]) -> list[Any]:
+        """Returns the results; if this rank wants its shards only, also of what came whole."""
+        if self._shards is None:
+            return results
+        cut = list(results)
+        for position, (result, variable) in enumerate(zip(results, self._variables, strict=True)):
+            if result is None or isinstance(variable, tf.TensorSpec):
+                continue
+            whole = tf.convert_to_tensor(result)  # also of tf.IndexedSlices
+            if not self._scatters(position):
+                cut[position] = self._shards.part(tf.ensure_shape(whole, variable.shape))
+        return cut
+
+    def _scatters(self, position: int) -> bool:
+        """Returns whether a dense gradient at this position is reduced by reducescatter.
+
+        What is compressed by the user's own class, or not summed element by element, is reduced
+        whole, and so is everything under XLA, which knows no reducescatter.
+        """
+        variable = self._variables[position]
+        if self._shards is None or isinstance(variable, tf.TensorSpec) or xla.compiling():
+            return False
+        known = (Compression.none, Compression.fp16, Compression.bf16)
+        plain = self._options.op in (reduce_ops.Average, reduce_ops.Sum)
+        real = not tf.as_dtype(variable.dtype).is_complex
+        return plain and real and self._compressor(position) in known
 
     def _reduce_compiled(
         self,
@@ -150,14 +192,27 @@ class BucketReduction:
         name = f"{self._name}.{bucket.index}"
         dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
         if dense:
-            sent = [self._send(gradients[p], p) for p in dense]
-            for part_name, places in arguments.by_dtype([each.tensor for each in sent], name):
-                part = [sent[i] for i in places]
-                variables = [self._variables[each.position] for each in part]
-                name_gradients(part_name, variables, loss_scaled=self._loss_scaled)
-                yield Part(part_name, [_checked(each.tensor, part_name) for each in part], part)
+            scattered = [p for p in dense if self._scatters(p)]
+            whole = [p for p in dense if p not in scattered]
+            if scattered:
+                yield from self._parts_of(scattered, gradients, name, scattered=True)
+            if whole:
+                name = f"{name}.whole" if scattered else name
+                yield from self._parts_of(whole, gradients, name)
         elif all(_kind(gradients[p]) == "N" for p in bucket.positions):
             yield Part(name, [_checked(tf.zeros([1], bucket.dtype), name)], [])
+
+    def _parts_of(
+        self, positions: list[int], gradients: list[Any], name: str, *, scattered: bool = False
+    ) -> Iterator[Part]:
+        """Yields one part for each dtype."""
+        sent = [self._send(gradients[p], p) for p in positions]
+        for part_name, places in arguments.by_dtype([each.tensor for each in sent], name):
+            part = [sent[i] for i in places]
+            variables = [self._variables[each.position] for each in part]
+            name_gradients(part_name, variables, loss_scaled=self._loss_scaled)
+            tensors = [_checked(each.tensor, part_name) for each in part]
+            yield Part(part_name, tensors, part, scattered)
 
     def _send(self, gradient: Any, position: int) -> Sent:
         compressor = self._compressor(position)

@@ -104,7 +104,9 @@ def leave_out(variables: Iterable[Any]) -> None:
     _state.own.update(variable_key(v) for v in variables)
 
 
-def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | None:
+def ask(
+    variables: Sequence[Any], name: str, members: Any, op: int, *, from_first: bool = False
+) -> Asked | None:
     """Returns what this rank says in a reduction, or None if no rank says anything.
 
     Args:
@@ -112,7 +114,10 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
         name: of the reduction's collectives.
         members: the process set that reduces; includes this rank.
         op: the reduce operation.
+        from_first: compare the weights at the first reduction, too. Else a program may broadcast
+            them after it.
     """
+    compares = (1, *_COMPARED) if from_first else _COMPARED
     # No tensors: they are new objects in every step.
     compared = [v for v in variables if hasattr(v, "assign")]
     if not compared or op not in (reduce_ops.Average, reduce_ops.Sum) or topology.always_alone():
@@ -124,19 +129,19 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
     key = (process_sets.checked_id(members), "" if eager else name, its)
     if eager:
         number = _state.eager.get(key, 0) + 1
-        looks = (number in _COMPARED, number in _GRADIENTS_OF)
+        looks = (number in compares, number in _GRADIENTS_OF)
         said = [float(not each) for each in looks] if any(looks) and _wanted() else [1.0, 1.0]
-        return Asked(key, compared, name, members, number, tf.constant(said))
+        return Asked(key, compared, name, members, number, tf.constant(said), compares)
     if not _wanted():
-        return Asked(key, compared, name, members, None, tf.ones([2]))
+        return Asked(key, compared, name, members, None, tf.ones([2]), compares)
     with _state.lock, tf.init_scope():
         if key not in _state.traced:
             _state.traced.add(key)
             _counter(key).set(0.0)
     with tf.device("CPU:0"):
         number = _counter(key).get() + 1
-        said = ~tf.stack([_is_one_of(number, _COMPARED), _is_one_of(number, _GRADIENTS_OF)])
-        return Asked(key, compared, name, members, number, tf.cast(said, tf.float32))
+        said = ~tf.stack([_is_one_of(number, compares), _is_one_of(number, _GRADIENTS_OF)])
+        return Asked(key, compared, name, members, number, tf.cast(said, tf.float32), compares)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +155,7 @@ class Asked:
         members: the process set that reduces.
         number: of the reduction; None if this rank does not check it.
         said: 1.0 if this rank does not compare weights, else 0.0; the same for gradients.
+        compares: the reductions at which weights are compared.
     """
 
     key: Any
@@ -158,6 +164,7 @@ class Asked:
     members: Any
     number: Any
     said: Any
+    compares: Sequence[int]
 
     def look(self, gradients: Sequence[Any], reduced: Sequence[Any], answers: Any) -> None:
         """Checks one step's gradients and variables, if all ranks do.
@@ -179,7 +186,7 @@ class Asked:
         judge, batches = _Weights(self.variables), _Batches(self.key)
         if tf.executing_eagerly():
             _state.eager[self.key] = self.number
-            if self.number in _COMPARED and answers[0] == 0:
+            if self.number in self.compares and answers[0] == 0:
                 mine = judge.describe(self.number, *map(value_of, self.variables))
                 judge.judge(self._gathered(mine, "start").numpy())
             if self.number in _GRADIENTS_OF and answers[1] == 0:
@@ -192,7 +199,7 @@ class Asked:
         results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
         with tf.device("CPU:0"):
             done = self._in_graph(
-                _is_one_of(self.number, _COMPARED),
+                _is_one_of(self.number, self.compares),
                 lambda: answers[0],
                 judge,
                 lambda: [self.number, *(v.read_value() for v in held)],

@@ -45,6 +45,7 @@ class OptimizerOptions(TapeOptions, total=False):
     backward_passes_per_step: int
     average_aggregated_gradients: bool
     use_locking: bool
+    shard_states: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,7 @@ class ReduceOptions:
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
     use_locking: bool = False
+    shard_states: bool = False
 
     @classmethod
     def read(cls, function: str, given: Mapping[str, Any], known: type) -> ReduceOptions:

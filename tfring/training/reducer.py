@@ -39,6 +39,7 @@ from tfring.training.bucket_reduction import BucketReduction
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
+from tfring.training.shards import Shards
 
 
 class GradientReducer:
@@ -71,6 +72,7 @@ class GradientReducer:
         unscale: Any = None,
         loss_scaled: bool = False,
         weight: weights.Weight | None = None,
+        shards: Shards | None = None,
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
@@ -87,6 +89,7 @@ class GradientReducer:
                 scale; needs an `unscale` that is not a known plain number.
             weight: this rank's weight; None if all ranks weigh the same. Local gradients are
                 multiplied by it, too.
+            shards: the result has this rank's shards of all gradients but the local ones.
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized. Or, when the operation
@@ -110,9 +113,16 @@ class GradientReducer:
         weight = weight if self.options.included else None
         asked = None
         if self.options.included:
-            asked = first_steps.ask(reduced_for, name, self.options.members, self.options.op)
+            # The first step with shards mixes the weights of all ranks.
+            asked = first_steps.ask(
+                reduced_for,
+                name,
+                self.options.members,
+                self.options.op,
+                from_first=shards is not None,
+            )
         reduced, answers = self._reduce_shared(
-            given, reduced_for, name, unscale, loss_scaled, weight, asked
+            given, reduced_for, name, unscale, loss_scaled, weight, asked, shards
         )
         if asked is not None:
             asked.look(given, reduced, answers)
@@ -150,6 +160,7 @@ class GradientReducer:
         loss_scaled: bool,
         weight: weights.Weight | None,
         asked: first_steps.Asked | None,
+        shards: Shards | None,
     ) -> tuple[list[Any], Any]:
         options, answers = self.options, None
         included = options.included
@@ -168,7 +179,7 @@ class GradientReducer:
             if asked is not None:
                 specs.append(first_steps.WIRE)
                 sent.append(asked.said)
-            reduction = BucketReduction(options, name, specs, loss_scaled)
+            reduction = BucketReduction(options, name, specs, loss_scaled, shards)
             gradients = gate.behind_all(reduction.reduce(sent))
             if asked is not None:
                 answers = gradients.pop()

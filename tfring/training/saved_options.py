@@ -122,6 +122,7 @@ def _values(
         "average_aggregated_gradients": options.average_aggregated_gradients,
         "local_layers": layers,
         "scale_local_gradients": options.scale_local_gradients,
+        "shard_states": options.shard_states,
     }
 
 

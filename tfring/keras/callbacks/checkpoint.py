@@ -9,6 +9,7 @@ import keras
 
 from tfring.keras.callbacks.fits import fit_of
 from tfring.keras.facts import Keras2Callback
+from tfring.keras.saving import SavedTogether
 from tfring.runtime import topology
 
 
@@ -63,15 +64,18 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
                 "attribute filepath before fit"
             )
 
+    def _takes_part(self) -> bool:
+        return topology.rank() == 0 or isinstance(self.model, SavedTogether)
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if topology.rank() != 0:
+        if not self._takes_part():
             return
         if self.monitor_op is None:  # Keras makes it at the end of the first epoch only
             self._set_monitor_op()
         super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if topology.rank() != 0:
+        if not self._takes_part():
             return
         decides_now = self.save_freq == "epoch" and topology.size() > 1
         if decides_now and fit_of(self.model, self.params).averaged != epoch:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tfring.keras import detect, facts
-from tfring.keras.gradient_hook import innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import hooks_of, optimizers_of, parts_of, reachable
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
@@ -61,19 +61,27 @@ def moving_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
     """Returns the variables of the model's optimizers, except those for local variables.
 
-    Without `accumulators` it leaves out accumulated gradients: during training they are this rank's
-    part of an update to come.
+    States of which each rank has a part are left out, too. Without `accumulators` it leaves out
+    accumulated gradients: during training they are this rank's part of an update to come.
     """
-    local = list(local)
+    local, sharded = list(local), sharded_states(model)
     chosen: dict[int, Any] = {}
     for optimizer in optimizers_of(model).values():
         inner = innermost(optimizer)
         left_out = {id(own) for _, _, own in facts.slots_of(inner, local)}
+        left_out |= set(sharded)
         if not accumulators:
             left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
         known = facts.variables_of(optimizer)
         chosen.update((id(v), v) for v in known if id(v) not in left_out)
     return list(chosen.values())
+
+
+def sharded_states(model: Any) -> dict[int, Any]:
+    """Returns the ShardedStates of the model's optimizers, by the ids of their variables."""
+    hooks = [find_hook(innermost(each)) for each in optimizers_of(model).values()]
+    shards = [hook.shards for hook in hooks if getattr(hook, "shards", None) is not None]
+    return {key: state for each in shards for key, state in each.states().items()}
 
 
 def built_with(model: Any) -> dict[str, list[int] | None]:

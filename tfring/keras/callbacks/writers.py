@@ -9,8 +9,10 @@ from typing import Any
 import keras
 
 from tfring.collectives import objects
+from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
+from tfring.keras.saving import SavedTogether
 from tfring.runtime import topology
 
 # Where Keras' callbacks write, by class: the attribute with the path.
@@ -60,8 +62,12 @@ class Writers(DistributedCallback):
                     )
                 seen[path] = rank
         before = {tuple(each) for other in everywhere[: topology.rank()] for each in other["files"]}
+        sharded = bool(state.sharded_states(self.model))
         for callback, file in zip(self._callbacks, files, strict=True):
-            if file and tuple(file) in before:
+            writes = not file or tuple(file) not in before
+            if sharded and isinstance(callback, keras.callbacks.ModelCheckpoint):
+                _save_together(callback, self.model, writes)
+            elif not writes:
                 _silence(callback)
 
 
@@ -80,6 +86,18 @@ def _file(callback: Any) -> list[str] | None:
 def _path(path: Any) -> str:
     text = str(os.fspath(path))
     return text if "://" in text else os.path.abspath(text)
+
+
+def _save_together(callback: Any, model: Any, writes: bool) -> None:
+    """Makes all ranks save when the first one decides to, because each has a part of the states."""
+    callback.set_model(SavedTogether(model, writes))
+    if hasattr(type(callback), "_should_save_model"):
+
+        def agreed(*args: Any) -> bool:
+            mine = bool(type(callback)._should_save_model(callback, *args))
+            return bool(objects.allgather_json(mine, name="tfring.writers.save")[0])
+
+        callback._should_save_model = agreed
 
 
 def _silence(callback: Any) -> None:

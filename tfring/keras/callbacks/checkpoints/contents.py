@@ -14,9 +14,12 @@ import tensorflow as tf
 from tfring.checkpoint import CheckpointError
 from tfring.checkpoint.arrays import dtype_of
 from tfring.checkpoint.manifest import Part
+from tfring.collectives.variables import broadcast_variables
 from tfring.keras import facts
 from tfring.keras.callbacks import state
+from tfring.keras.gradient_hook import innermost
 from tfring.keras.model_optimizers import is_optimizer, optimizers_of
+from tfring.keras.state_shards import ShardedState
 from tfring.runtime import topology
 from tfring.training.local_variables import variable_key
 
@@ -64,16 +67,44 @@ class Contents:
             optimizers[place] = self._optimizer
         names = variable_names(facts.weights_of(self.model), optimizers)
         kept = [*state.shared_weights(self.model, self.local), *known]
-        return {names[id(v)]: v for v in kept}
+        return {names[id(v)]: v for v in kept} | self._sharded(names)
+
+    def _sharded(self, names: Mapping[int, str]) -> dict[str, Any]:
+        """Returns the states of which each rank has a part, except accumulated gradients."""
+        states = state.sharded_states(self.model)
+        accumulated = {
+            id(variable)
+            for optimizer in optimizers_of(self.model).values()
+            for variable in getattr(innermost(optimizer), "_accumulated_gradients", None) or ()
+        }
+        return {names[key]: each for key, each in states.items() if key not in accumulated}
+
+    def gathered(self, shares: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+        """Returns the whole states that this rank is to write; a collective.
+
+        Args:
+            shares: the names of the variables that each rank writes.
+        """
+        whole = {}
+        for name, each in self.variables().items():
+            if isinstance(each, ShardedState):
+                writer = next(rank for rank, names in shares.items() if name in names)
+                value = each.gather(writer, f"tfring.checkpoint.gather.{name}")
+                if value is not None:
+                    whole[name] = value
+        return whole
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each variable, the same on all ranks."""
         return {name: _bytes_of(variable) for name, variable in self.variables().items()}
 
-    def arrays(self, names: Sequence[str]) -> dict[str, Any]:
-        """Returns the values as views for numpy, one after the other, without a copy."""
+    def arrays(self, names: Sequence[str], whole: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values as views for numpy, one after the other, without a copy.
+
+        `whole` has those of which this rank has a part.
+        """
         variables = self.variables()
-        return {name: _Read(variables[name]) for name in names}
+        return {name: whole[name] if name in whole else _Read(variables[name]) for name in names}
 
     def built(self) -> dict[str, Any]:
         """Returns which of the model's weights each optimizer trains, for build_alike."""
@@ -102,12 +133,23 @@ class Contents:
                     f"the checkpoint shape {saved[0]} and dtype {saved[1]}"
                 )
 
-    def assign(self, values: dict[str, Any]) -> None:
-        """Gives variables values, by name, and takes them out of the dictionary."""
+    def give(self, shares: Mapping[int, Sequence[str]], values: dict[str, Any]) -> None:
+        """Gives the variables of all ranks the values that some have read; a collective.
+
+        Args:
+            shares: the names of the variables that each rank has read.
+            values: those of this rank; it takes them out of the dictionary.
+        """
         variables = self.variables()
-        while values:
-            name, value = values.popitem()
-            variables[name].assign(value)
+        for reader, names in shares.items():
+            common = [name for name in names if not isinstance(variables[name], ShardedState)]
+            for name in [name for name in common if name in values]:
+                variables[name].assign(values.pop(name))
+            if common:
+                broadcast_variables([variables[name] for name in common], root_rank=reader)
+            for name in sorted(set(names) - set(common)):
+                value = values.pop(name, None)
+                variables[name].scatter(value, reader, f"tfring.checkpoint.scatter.{name}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from tfring.checkpoint import (
     InvalidCheckpointError,
 )
 from tfring.checkpoint.shares import balanced
-from tfring.collectives.variables import broadcast_variables
 from tfring.keras.agreement import exchange, while_others_wait
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.memory import Memory
@@ -127,11 +126,7 @@ class Reading:
         for wrong in exchange(failure and described(failure), None, _RESTORE, self._what):
             if wrong is not None:
                 return str(wrong)
-        contents.assign(values or {})
-        variables = contents.variables()
-        for rank, names in shares.items():
-            if names:
-                broadcast_variables([variables[name] for name in names], root_rank=rank)
+        contents.give(shares, values or {})
         return None
 
     def _seen(self, name: str, data: str) -> tuple[Checkpointer, CheckpointInfo] | None:

@@ -160,13 +160,15 @@ def _share_to_write(
 ) -> Callable[..., Any] | None:
     """Returns a function that saves this rank's share, or None.
 
-    It is a collective if rank 0 cannot write: then all ranks must call it.
+    It is a collective: all ranks must call it.
     """
     left = [each["left"] for each in ranks if each["left"] is not None]
     checkpoints.hurry(min(left, default=None))
     me, root = topology.rank(), ranks[0]["root"]
     if writers[0] != 0:
         memory, training = _told_by_rank_0(memory, training)
+    parts = balanced(contents.sizes(), len(writers))
+    whole = contents.gathered(dict(zip(writers, parts, strict=True)))
     if me not in writers:
         if ranks[me]["trouble"]:
             _let_others_write(checkpoints, ranks[me]["trouble"])
@@ -174,8 +176,7 @@ def _share_to_write(
             checkpoints.give_up()  # what the others save fences it
         return None
     share = Share(root["data"], writers.index(me), len(writers))
-    names = balanced(contents.sizes(), share.count)[share.index]
-    state, metadata = contents.arrays(names), {}
+    state, metadata = contents.arrays(parts[share.index], whole), {}
     if share.index == 0:
         _warn_of(contents.local)
         metadata = {TRAINING: training}

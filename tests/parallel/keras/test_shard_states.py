@@ -1,0 +1,203 @@
+"""shard_states=True: each rank has a part of the optimizer's states; the weights are the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import (
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    fit,
+    loss,
+    my_data,
+)
+
+import tfring.keras as hvd
+from tfring.training.shards import Shards
+
+pytestmark = [
+    pytest.mark.any_ranks,
+    pytest.mark.usefixtures("eager_functions"),
+    pytest.mark.skipif("hvd.size() < 2", reason="one rank has the plain optimizer"),
+]
+
+optimizers = keras.optimizers
+KINDS: dict[str, Any] = {
+    "SGD": lambda **how: optimizers.SGD(0.1, momentum=0.9, nesterov=True, **how),
+    "RMSprop": lambda **how: optimizers.RMSprop(0.01, momentum=0.5, centered=True, **how),
+    "Adam": lambda **how: optimizers.Adam(0.02, amsgrad=True, **how),
+    "AdamW": lambda **how: optimizers.AdamW(0.02, weight_decay=0.1, **how),
+    "Adadelta": lambda **how: optimizers.Adadelta(1.0, **how),
+    "Adagrad": lambda **how: optimizers.Adagrad(0.1, **how),
+    "Adamax": lambda **how: optimizers.Adamax(0.02, **how),
+    "Nadam": lambda **how: optimizers.Nadam(0.02, **how),
+    "Ftrl": lambda **how: optimizers.Ftrl(0.1, l2_regularization_strength=0.01, **how),
+    "Lion": lambda **how: optimizers.Lion(0.01, **how),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "global_clipnorm": {"global_clipnorm": 0.1},
+    "clipnorm": {"clipnorm": 0.05},
+    "clipvalue": {"clipvalue": 0.01},
+    "ema": {"use_ema": True, "ema_overwrite_frequency": 2},
+    "accumulation": {"gradient_accumulation_steps": 2},
+}
+CASES = [(kind, "plain") for kind in KINDS] + [("Adam", way) for way in WAYS if way != "plain"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks."""
+    return Path(hvd.broadcast_object(str(tmp_path)))
+
+
+def trained(optimizer: Any, shard: bool, *callbacks: Any, **how: Any) -> Any:
+    """A model after some steps, with states that are sharded or not."""
+    model = build_model(1)
+    model.compile(hvd.DistributedOptimizer(optimizer, shard_states=shard), loss())
+    fit(model, *callbacks, **{"steps": 4, **how})
+    return model
+
+
+def states(model: Any) -> int:
+    """The number of elements of the optimizer's states."""
+    return sum(int(np.prod(v.shape)) for v in model.optimizer.variables)
+
+
+@pytest.mark.parametrize(("kind", "way"), CASES)
+def test_weights_are_those_of_the_unsharded_optimizer(kind: str, way: str) -> None:
+    make = lambda: KINDS[kind](**WAYS[way])  # noqa: E731
+    plain, sharded = trained(make(), False), trained(make(), True)
+    assert_same_weights(sharded, plain.get_weights(), 1e-6)
+    assert_same_on_all_ranks(sharded)
+    parts = sum(Shards(hvd.size(), 0).part_size(w.size) for w in plain.get_weights())
+    slots = (states(plain) - 2) // plain.count_params()
+    assert states(sharded) <= slots * parts + 3 < states(plain)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_compiled_steps_and_mixed_precision(jit: bool) -> None:
+    tf.config.run_functions_eagerly(False)
+    keras.config.set_dtype_policy("mixed_float16")
+    found = []
+    try:
+        for shard in (False, True):
+            model = build_model(1)
+            optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.02), shard_states=shard)
+            model.compile(optimizer, loss(), jit_compile=jit)
+            fit(model, steps=4)
+            found.append(model)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert type(found[1].optimizer).__name__ == "LossScaleOptimizer"
+    assert_same_weights(found[1], found[0].get_weights(), 1e-6)
+
+
+def test_a_loop_of_the_program() -> None:
+    x, y = my_data(4)
+    found = []
+    for shard in (False, True):
+        model = build_model(1)
+        optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.02), shard_states=shard)
+        for part in range(4):
+            rows = slice(part * 6, part * 6 + 6)
+            with tf.GradientTape() as tape:
+                value = loss()(y[rows], model(x[rows]))
+            gradients = tape.gradient(value, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        found.append(model)
+    assert_same_weights(found[1], found[0].get_weights(), 1e-6)
+
+
+def test_assigned_weights_are_taken() -> None:
+    model = trained(optimizers.SGD(0.0), True)
+    model.set_weights([np.full_like(w, 3.0) for w in model.get_weights()])
+    fit(model, steps=1)
+    assert all((w == 3.0).all() for w in model.get_weights())
+
+
+def test_different_weights_at_the_start_are_an_error() -> None:
+    tf.config.run_functions_eagerly(False)
+    model = build_model(1 + hvd.rank())
+    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1), shard_states=True), loss())
+    with pytest.raises(Exception, match="the ranks train different weights"):
+        fit(model, steps=1)
+
+
+def test_local_variables_stay_whole() -> None:
+    model = build_model(1)
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.Adam(0.02), shard_states=True, local_layers=[model.layers[-1]]
+    )
+    model.compile(optimizer, loss())
+    fit(model, steps=1)
+    own = model.layers[-1].kernel
+    assert own.shape in [v.shape for v in optimizer.variables]
+
+
+PLAIN = """
+import sys, keras, numpy as np
+model = keras.saving.load_model(sys.argv[1])
+np.savez(sys.argv[2], *[np.asarray(v) for v in model.optimizer.variables])
+"""
+
+
+def test_a_saved_model_is_whole(folder: Path) -> None:
+    file, found = folder / "model.keras", folder / "states.npz"
+    sharded = trained(optimizers.Adam(0.02), True)
+    plain = trained(optimizers.Adam(0.02), False)
+    with pytest.raises(RuntimeError, match=r"Call hvd.save_model\(model, path\) on all ranks"):
+        sharded.save(folder / f"{hvd.rank()}.keras")
+    hvd.save_model(sharded, file)
+    if hvd.rank() == 0:
+        subprocess.run([sys.executable, "-c", PLAIN, file, found], check=True)
+        for ours, theirs in zip(np.load(found).values(), plain.optimizer.variables, strict=True):
+            np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-6)
+    hvd.barrier()
+    again = hvd.load_model(file)
+    assert states(again) == states(sharded)
+    for model in (again, plain, sharded):
+        fit(model, steps=2)
+    assert_same_weights(again, plain.get_weights(), 1e-6)
+    assert_same_weights(sharded, plain.get_weights(), 1e-6)
+
+
+def test_a_model_checkpoint_of_fit_callbacks(folder: Path) -> None:
+    file = folder / "best.keras"
+    saves = keras.callbacks.ModelCheckpoint(file, monitor="loss", save_best_only=True)
+    model = trained(optimizers.Adam(0.02), True, *hvd.fit_callbacks(saves))
+    hvd.barrier()
+    loaded = keras.saving.load_model(file)
+    assert_same_weights(loaded, model.get_weights(), 0)
+    assert loaded.optimizer.variables[2].shape == loaded.trainable_variables[0].shape
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_checkpoints_go_on_sharded_or_not(folder: Path, before: bool, after: bool) -> None:
+    make = lambda: optimizers.Adam(0.02)  # noqa: E731
+    whole = trained(make(), False, *hvd.fit_callbacks(), epochs=2)
+    checkpoint = {"checkpoint": folder}
+    trained(make(), before, *hvd.fit_callbacks(**checkpoint))
+    again = trained(make(), after, *hvd.fit_callbacks(**checkpoint), epochs=2)
+    assert_same_weights(again, whole.get_weights(), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "why"),
+    [
+        (optimizers.Lamb, {}, "Lamb may not update each element"),
+        (optimizers.Adam, {"backward_passes_per_step": 2}, "use gradient_accumulation_steps"),
+        (optimizers.Adam, {"after_reduce": lambda g, v: g}, "a part of the gradients"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused(optimizer: Any, options: Any, why: str) -> None:
+    with pytest.raises(NotImplementedError, match=why):
+        hvd.DistributedOptimizer(optimizer(), shard_states=True, **options)
