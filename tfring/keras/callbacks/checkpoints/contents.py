@@ -85,11 +85,11 @@ class Contents:
         Args:
             shares: the names of the variables that each rank writes.
         """
+        writers = {name: rank for rank, names in shares.items() for name in names}
         whole = {}
         for name, each in self.variables().items():
             if isinstance(each, ShardedState):
-                writer = next(rank for rank, names in shares.items() if name in names)
-                value = each.gather(writer, f"tfring.checkpoint.gather.{name}")
+                value = each.gather(writers[name], f"tfring.checkpoint.gather.{name}")
                 if value is not None:
                     whole[name] = value
         return whole
