@@ -94,6 +94,7 @@ class GradientHook:
     """
 
     prefix: ClassVar[str]  # of the names of collectives
+    shards: Any = None  # StateShards, if each rank has a part of the optimizer's states
 
     def __init__(
         self, optimizer: Any, options: ReduceOptions, original: GradientHook | None = None

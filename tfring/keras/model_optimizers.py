@@ -56,6 +56,11 @@ def hooks_of(model: Any) -> dict[str, Any]:
     return {path: hook for path, hook in hooks.items() if hook is not None}
 
 
+def sharded_hooks(model: Any) -> list[Any]:
+    """Returns those of hooks_of with shard_states=True."""
+    return [hook for hook in hooks_of(model).values() if hook.shards is not None]
+
+
 def is_optimizer(value: Any) -> bool:
     """Returns whether a value is an optimizer of either Keras."""
     return isinstance(value, keras.optimizers.Optimizer) or detect.is_optimizer(value)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfring.keras import facts
 from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import hooks_of
+from tfring.keras.model_optimizers import sharded_hooks
 from tfring.keras.optimizer import wrap
 from tfring.keras.sync_batch_norm import SyncBatchNormalization
 from tfring.runtime import topology
@@ -101,9 +101,8 @@ def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **k
     `write` is None on the ranks that write nothing.
     """
     with contextlib.ExitStack() as gathered:
-        for hook in hooks_of(model).values():
-            if getattr(hook, "shards", None) is not None:
-                gathered.enter_context(hook.shards.gathered(f"{hook.name}.states"))
+        for hook in sharded_hooks(model):
+            gathered.enter_context(hook.shards.gathered(f"{hook.name}.states"))
         if write is not None:
             write(*args, **kwargs)
 
@@ -113,19 +112,19 @@ class SavedTogether:
 
     def __init__(self, model: Any, writes: bool) -> None:
         """Takes the model, and whether this rank writes."""
-        self._model, self._writes = model, writes
+        self.model, self._writes = model, writes
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Saves as `model.save`; a collective."""
-        save_together(self._model, self._model.save if self._writes else None, *args, **kwargs)
+        save_together(self.model, self.model.save if self._writes else None, *args, **kwargs)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> None:
         """Saves as `model.save_weights`, whose file has the optimizer, too; a collective."""
-        write = self._model.save_weights if self._writes else None
-        save_together(self._model, write, *args, **kwargs)
+        write = self.model.save_weights if self._writes else None
+        save_together(self.model, write, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        return getattr(self.model, name)
 
 
 def objects_of(classes: Iterable[type], more: Mapping[str, Any] | None) -> dict[str, Any]:

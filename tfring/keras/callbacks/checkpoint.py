@@ -78,7 +78,8 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
         if not self._takes_part():
             return
         decides_now = self.save_freq == "epoch" and topology.size() > 1
-        if decides_now and fit_of(self.model, self.params).averaged != epoch:
+        model = self.model.model if isinstance(self.model, SavedTogether) else self.model
+        if decides_now and fit_of(model, self.params).averaged != epoch:
             warnings.warn(
                 f"BestModelCheckpoint decides by {self.monitor} of rank 0 alone: put a "
                 "MetricAverageCallback before it",

@@ -9,8 +9,14 @@ from typing import Any
 import keras
 
 from tfring.keras import detect, facts
-from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import hooks_of, optimizers_of, parts_of, reachable
+from tfring.keras.gradient_hook import innermost
+from tfring.keras.model_optimizers import (
+    hooks_of,
+    optimizers_of,
+    parts_of,
+    reachable,
+    sharded_hooks,
+)
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
 
@@ -79,9 +85,8 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
 
 def sharded_states(model: Any) -> dict[int, Any]:
     """Returns the ShardedStates of the model's optimizers, by the ids of their variables."""
-    hooks = [find_hook(innermost(each)) for each in optimizers_of(model).values()]
-    shards = [hook.shards for hook in hooks if getattr(hook, "shards", None) is not None]
-    return {key: state for each in shards for key, state in each.states().items()}
+    found = [hook.shards.states() for hook in sharded_hooks(model)]
+    return {key: state for states in found for key, state in states.items()}
 
 
 def built_with(model: Any) -> dict[str, list[int] | None]:

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 from tfring.collectives import objects
-from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
+from tfring.keras.model_optimizers import sharded_hooks
 from tfring.keras.saving import SavedTogether
 from tfring.runtime import topology
 
@@ -49,7 +49,13 @@ class Writers(DistributedCallback):
             _wake(callback)  # the first rank may be another one than in the last fit
         files = [_file(each) for each in self._callbacks]
         backups = [_path(b.backup_dir) for b in self._callbacks if isinstance(b, _BACKUP)]
-        mine = {"files": [each for each in files if each], "backups": backups}
+        saves = [one for one in self._callbacks if isinstance(one, keras.callbacks.ModelCheckpoint)]
+        sharded = bool(sharded_hooks(self.model))
+        mine = {
+            "files": [each for each in files if each],
+            "backups": backups,
+            "saves": len(saves) if sharded else 0,
+        }
         everywhere = objects.allgather_json(mine, name="tfring.writers")
         seen: dict[str, int] = {}
         for rank, each in enumerate(everywhere):
@@ -61,12 +67,18 @@ class Writers(DistributedCallback):
                         "or use fit_callbacks(checkpoint=...) in its place"
                     )
                 seen[path] = rank
+        counts = [each["saves"] for each in everywhere]
+        if len(set(counts)) > 1:
+            raise RuntimeError(
+                f"rank {topology.rank()}: the ranks have {counts} ModelCheckpoints, and each rank "
+                "has a part of the optimizer's states (shard_states=True).\nGive "
+                "hvd.fit_callbacks the same ModelCheckpoints on every rank; rank 0 writes."
+            )
         before = {tuple(each) for other in everywhere[: topology.rank()] for each in other["files"]}
-        sharded = bool(state.sharded_states(self.model))
         for callback, file in zip(self._callbacks, files, strict=True):
             writes = not file or tuple(file) not in before
-            if sharded and isinstance(callback, keras.callbacks.ModelCheckpoint):
-                _save_together(callback, self.model, writes)
+            if sharded and callback in saves:
+                _save_together(callback, self.model)
             elif not writes:
                 _silence(callback)
 
@@ -88,9 +100,9 @@ def _path(path: Any) -> str:
     return text if "://" in text else os.path.abspath(text)
 
 
-def _save_together(callback: Any, model: Any, writes: bool) -> None:
-    """Makes all ranks save when the first one decides to, because each has a part of the states."""
-    callback.set_model(SavedTogether(model, writes))
+def _save_together(callback: Any, model: Any) -> None:
+    """Makes all ranks save when rank 0 decides to, because each has a part of the states."""
+    callback.set_model(SavedTogether(model, writes=topology.rank() == 0))
     if hasattr(type(callback), "_should_save_model"):
 
         def agreed(*args: Any) -> bool:
