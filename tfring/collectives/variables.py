@@ -13,6 +13,9 @@ from tfring.collectives.assigned import finalize
 from tfring.ops import arguments, builders, library, names, reduce_ops
 from tfring.runtime import process_sets
 
+# The attribute of a variable of which each rank has another part.
+PART = "_tfring_part"
+
 
 def broadcast_variables(
     variables: Iterable[Any],
@@ -24,9 +27,10 @@ def broadcast_variables(
 ) -> Any:
     """Assigns the root's values to the variables on every rank.
 
-    Leaves out the states of Keras' seed generators, which `model.variables` contains, with a
-    warning: with equal states dropout would drop the same units on all ranks. (`broadcast_` takes
-    them.) An empty list, as of a model that is not built, gets a warning, too.
+    Leaves out states of which each rank has a part (shard_states=True). With a warning it leaves
+    out the states of Keras' seed generators, which `model.variables` contains: with equal states
+    dropout would drop the same units on all ranks. (`broadcast_` takes both.) An empty list, as of
+    a model that is not built, gets a warning, too.
 
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
@@ -44,7 +48,8 @@ def broadcast_variables(
             dtype, shape or number of variables.
     """
     del inplace
-    tf_variables = [_tf_variable(v) for v in _without_seeds(variables)]
+    chosen = [v for v in _without_seeds(variables) if not getattr(v, PART, False)]
+    tf_variables = [_tf_variable(v) for v in chosen]
     specs = tuple(
         buckets.TensorSpec(v.dtype.name, v.shape.num_elements() * v.dtype.size)
         for v in tf_variables

@@ -73,8 +73,7 @@ class OptimizerHook(GradientHook):
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
         self._scale_loss = replaceable(optimizer, "scale_loss", _WHAT)
-        self.shards: StateShards | None = None
-        if options.shard_states and topology.size() > 1:
+        if options.shard_states and options.included and options.members.size() > 1:
             self.shards = StateShards(
                 optimizer, options, self._reducer.local, lambda: f"{self.name}.shards"
             )
@@ -148,11 +147,7 @@ class OptimizerHook(GradientHook):
             reduced, done = self._reduce_overwrites(grads, variables), False
         else:
             reduced, done = self._reduce_left(grads, variables), True
-        live = [
-            i
-            for i, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
-            if gradient is not None and not _overwrites(variable)
-        ]
+        live = _live(grads, variables)
         closed = gate.closed_until(reduced if done and not self._outer_reduced else ())
         with self._call(_Call(variables, live, done)) as call, closed:
             result = self._apply(reduced, trainable_variables)
@@ -165,12 +160,13 @@ class OptimizerHook(GradientHook):
             self.optimizer.build(variables)
         if not self._outer_reduced:
             grads = self._reduce_left(grads, variables)
-        live = [i for i, gradient in enumerate(grads) if gradient is not None]
+        live = _live(grads, variables)
         closed = gate.closed_until(() if self._outer_reduced else grads)
         with self._call(_Call(variables, live, True)), closed:
             shards.refresh(variables)
             result = self._apply(grads, shards.parts_of(variables))
         shards.gather(variables, self._call_name(variables))
+        shards.constrain(variables)
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
@@ -436,6 +432,12 @@ def _passes_of(optimizer: Any) -> Any:
     # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
     counter = getattr(optimizer, "_iterations", None)
     return optimizer.iterations if counter is None else counter
+
+
+def _live(grads: Sequence[Any], variables: Sequence[Any]) -> list[int]:
+    """Returns the positions of the gradients that reach `_clip_gradients`."""
+    pairs = enumerate(zip(grads, variables, strict=True))
+    return [i for i, (g, v) in pairs if g is not None and not _overwrites(v)]
 
 
 def _overwrites(variable: Any) -> bool:

@@ -13,8 +13,7 @@ The optimizer takes a part for its variable: `_var_key` gives both one key, so t
 A saved optimizer is whole: `gathered` brings the states of all ranks to the first one, and each
 rank takes its parts of what it loads.
 
-Local variables, those that are overwritten with their gradient, and all of a rank outside the
-process set are their own parts.
+Local variables, and those that are overwritten with their gradient, are their own parts.
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfring.collectives import allreduce, buckets, rooted
+from tfring.collectives.variables import PART
 from tfring.keras import facts
 from tfring.ops import builders, reduce_ops
 from tfring.runtime import process_sets, topology
+from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
@@ -111,11 +112,9 @@ class StateShards:
         self._members = options.members
         self._local = local
         self._build: Callable[[list[Any]], None] = optimizer.build
-        self._key: Callable[[Any], Any] = optimizer._var_key
+        self._key: Callable[[Any], Any] = replaceable(optimizer, "_var_key", "shard_states=True")
         self._finalize: Callable[[Any], None] = optimizer.finalize_variable_values
-        included = self._members.included()
-        own = (self._members.size(), self._members.rank()) if included else (1, 0)
-        self.shards = Shards(*own)
+        self.shards = Shards(self._members.size(), self._members.rank())
         self._wholes: dict[Any, Any] = {}  # by key of the variable
         self._parts: dict[Any, Any] = {}
         self._keys: dict[Any, Any] = {}  # key of the variable by key of its part
@@ -145,16 +144,20 @@ class StateShards:
         with tf.init_scope():
             for position, variable in enumerate(variables):
                 own = position in local or getattr(variable, "overwrite_with_gradient", False)
-                part = variable if own or self.shards.count == 1 else self._part_of(variable)
+                part = variable if own else self._part_of(variable)
                 key = self._key(variable)
                 self._wholes[key], self._parts[key] = variable, part
                 self._keys[self._key(part)] = key
         self._build([self._parts[self._key(v)] for v in variables])
+        for state in self.states().values():
+            setattr(state.own, PART, True)
 
     def _part_of(self, variable: Any) -> Any:
-        value = self.shards.part(tf.convert_to_tensor(variable.value))
-        part = keras.Variable(value, dtype=variable.dtype, trainable=True, name=variable.name)
-        part._path = variable.path
+        """Makes a part. `refresh` gives it values: a function that is traced may not have any."""
+        size = self.shards.part_size(tf.TensorShape(variable.shape).num_elements())
+        name = str(variable.name).replace("/", "_")  # a tf.Variable may have a path
+        part = keras.Variable(tf.zeros([size], variable.dtype), dtype=variable.dtype, name=name)
+        part._path = getattr(variable, "path", name)
         setattr(part, facts.WHOLE, variable)
         return part
 
@@ -176,7 +179,7 @@ class StateShards:
         for variable in variables:
             if self.is_sharded(variable):
                 (part,) = self.parts_of([variable])
-                part.assign(self.shards.part(tf.convert_to_tensor(variable.value)))
+                part.assign(self.shards.part(tf.convert_to_tensor(variable)))
 
     def gather(self, variables: Sequence[Any], name: str) -> None:
         """Gives the variables the values of all ranks' parts."""
@@ -195,6 +198,13 @@ class StateShards:
             )
             for variable, parts in zip(chosen, gathered, strict=True):
                 variable.assign(self.shards.whole(parts, tf.TensorShape(variable.shape)))
+
+    def constrain(self, variables: Iterable[Any]) -> None:
+        """Applies constraints of weights, which need whole ones."""
+        for variable in variables:
+            constraint = getattr(variable, "constraint", None)
+            if constraint is not None and self.is_sharded(variable):
+                variable.assign(constraint(variable))
 
     def cut(self, gradients: list[Any], variables: list[Any], without: list[int]) -> list[Any]:
         """Returns this rank's parts of reduced gradients, except at some positions."""
@@ -234,8 +244,7 @@ class StateShards:
 
     @property
     def _root(self) -> int:
-        ranks = self._members.ranks
-        return ranks[0] if ranks else 0
+        return self._members.ranks[0] if self._members.ranks else 0
 
     @contextlib.contextmanager
     def gathered(self, name: str) -> Iterator[None]:

@@ -106,7 +106,7 @@ class BucketReduction:
         results: list[Any] = [None] * len(given)
         if xla.compiling():
             self._reduce_compiled(cut, given, how, results)
-            return self._cut_whole(results)
+            return self._cut_whole(given, results)
         for bucket in cut:
             # No work of the step is left while the last bucket is reduced, so its op need not wait
             # for the results. Behind a gate it must have succeeded.
@@ -126,7 +126,7 @@ class BucketReduction:
                     self._reduce_slices(
                         f"{name}.sparse" if agreed else name, slices, given, results, layout
                     )
-        return self._cut_whole(results)
+        return self._cut_whole(given, results)
 
     def _collective(self, part: Part, early: bool, how: dict[str, Any]) -> list[Any]:
         if not part.scattered:
@@ -136,7 +136,7 @@ class BucketReduction:
         how = {key: value for key, value in how.items() if key != "layout_hash"}
         return builders.reducescatter_op(flat, name=part.name, **how)
 
-    def _cut_whole(self, results: list[Any]) -> list[Any]:
+    def _cut_whole(self, gradients: list[Any], results: list[Any]) -> list[Any]:
         """Returns the results; if this rank wants its shards only, also of what came whole."""
         if self._shards is None:
             return results
@@ -144,8 +144,8 @@ class BucketReduction:
         for position, (result, variable) in enumerate(zip(results, self._variables, strict=True)):
             if result is None or isinstance(variable, tf.TensorSpec):
                 continue
-            whole = tf.convert_to_tensor(result)  # also of tf.IndexedSlices
-            if not self._scatters(position):
+            if _kind(gradients[position]) == "S" or not self._scatters(position):
+                whole = tf.convert_to_tensor(result)
                 cut[position] = self._shards.part(tf.ensure_shape(whole, variable.shape))
         return cut
 

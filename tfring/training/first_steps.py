@@ -344,7 +344,8 @@ class _Weights:
 
 _BEGUN = (
     "Add callbacks=hvd.fit_callbacks() to model.fit, or call "
-    "hvd.broadcast_variables(model.weights, 0) before the first step."
+    "hvd.broadcast_variables(model.weights, 0) before the first step. A model without keras.Input "
+    "has no weights before that step: build it first."
 )
 _CHANGED = (
     "They were equal at first. Whatever changes weights or the learning rate (a callback, a "

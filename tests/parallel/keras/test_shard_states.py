@@ -132,6 +132,52 @@ def test_different_weights_at_the_start_are_an_error() -> None:
         fit(model, steps=1)
 
 
+def test_a_model_without_input_whose_weights_have_constraints_and_sparse_gradients() -> None:
+    tf.config.run_functions_eagerly(False)
+    found = []
+    for shard in (False, True):
+        keras.utils.set_random_seed(1)
+        within = keras.constraints.MaxNorm(0.1)
+        table = keras.layers.Embedding(7, 3, embeddings_constraint=within)
+        model = keras.Sequential([table, keras.layers.Flatten(), keras.layers.Dense(1)])
+        optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.1), shard_states=shard)
+        model.compile(optimizer, "mse")
+        rows = np.random.default_rng(hvd.rank()).integers(0, 7, (8, 2))
+        model.fit(rows, rows[:, :1], batch_size=4, verbose=0)
+        found.append(model)
+    assert_same_weights(found[1], found[0].get_weights(), 1e-6)
+
+
+def test_a_broadcast_leaves_parts_alone() -> None:
+    model = trained(optimizers.SGD(0.1, momentum=0.9), True)
+    before = [v.numpy() for v in model.optimizer.variables]
+    hvd.broadcast_variables(model.optimizer.variables, root_rank=0)
+    for value, variable in zip(before, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(value, variable.numpy())
+
+
+def test_variables_of_tensorflow() -> None:
+    variable = tf.Variable(np.ones((3, 2), "float32"), name="a/b")
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.5), shard_states=True)
+    optimizer.apply_gradients([(tf.ones((3, 2)), variable)])
+    np.testing.assert_array_equal(variable.numpy(), np.full((3, 2), 0.5))
+
+
+def test_a_process_set_of_one_rank_has_the_plain_optimizer() -> None:
+    one = hvd.add_process_set([0])
+    model = build_model(1)
+    optimizer = optimizers.SGD(0.1, global_clipnorm=0.1)
+    model.compile(hvd.DistributedOptimizer(optimizer, shard_states=True, process_set=one), loss())
+    fit(model, steps=1)
+    hvd.remove_process_set(one)
+
+
+def test_ranks_with_different_numbers_of_model_checkpoints_are_told(folder: Path) -> None:
+    saves = [keras.callbacks.ModelCheckpoint(folder / "model.keras")] if hvd.rank() == 0 else []
+    with pytest.raises(RuntimeError, match="the same ModelCheckpoints on every rank"):
+        trained(optimizers.Adam(0.02), True, *hvd.fit_callbacks(*saves))
+
+
 def test_local_variables_stay_whole() -> None:
     model = build_model(1)
     optimizer = hvd.DistributedOptimizer(
