@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,17 +46,16 @@ def network() -> Iterator[str | None]:
         Its name; None if this user may not make one.
     """
     name = f"compare{os.getpid()}"
-    try:
-        _run("ip", "netns", "add", name)
-        _run("ip", "-n", name, "link", "set", "lo", "up")
-    except (Missing, OSError) as error:
-        print(f"The jobs share the loopback device with all other programs: {error}")
-        yield None
-        return
-    try:
-        yield name
-    finally:
-        _run("ip", "netns", "del", name)
+    with ExitStack() as made:
+        found: str | None = name
+        try:
+            _run("ip", "netns", "add", name)
+            made.callback(_run, "ip", "netns", "del", name)
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        except (Missing, OSError) as error:
+            print(f"The jobs share the loopback device with all other programs: {error}")
+            found = None
+        yield found
 
 
 def processes_in(network: str) -> list[int]:
