@@ -217,7 +217,8 @@ class StateShards:
     def clip(self, gradients: list[Any], name: str) -> list[Any]:
         """Clips by norms that are those of whole gradients, as the optimizer would."""
         optimizer = self._optimizer
-        squares = tf.stack([tf.reduce_sum(tf.square(g)) for g in gradients])
+        kind = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
+        squares = tf.stack([tf.reduce_sum(tf.square(tf.cast(g, kind))) for g in gradients])
         squares = allreduce.allreduce(
             squares, op=reduce_ops.Sum, name=f"{name}.norms", process_set=self._members
         )
@@ -225,7 +226,7 @@ class StateShards:
             limit = tf.cast(optimizer.clipnorm, squares.dtype)
             factors = tf.unstack(limit / tf.maximum(tf.sqrt(squares), limit))
             return [g * tf.cast(f, g.dtype) for g, f in zip(gradients, factors, strict=True)]
-        norm = tf.sqrt(tf.reduce_sum(squares))
+        norm = tf.cast(tf.sqrt(tf.reduce_sum(squares)), gradients[0].dtype)
         clipped, _ = tf.clip_by_global_norm(gradients, optimizer.global_clipnorm, use_norm=norm)
         return list(clipped)
 
@@ -311,6 +312,8 @@ def _check(optimizer: Any, options: ReduceOptions) -> None:
         why = "the optimizer is built: wrap it before, or load the model with hvd.load_model"
     elif options.backward_passes_per_step > 1:
         why = "use gradient_accumulation_steps of Keras in place of backward_passes_per_step"
+    elif options.op not in (reduce_ops.Average, reduce_ops.Sum):
+        why = "use op=Average or op=Sum"  # with others ranks do not compare their weights
     elif options.after_reduce is not None:
         why = "after_reduce would get a part of the gradients"
     elif gate.wanted():

@@ -119,7 +119,7 @@ class GradientReducer:
                 name,
                 self.options.members,
                 self.options.op,
-                from_first=shards is not None,
+                from_first=self.options.shard_states,
             )
         reduced, answers = self._reduce_shared(
             given, reduced_for, name, unscale, loss_scaled, weight, asked, shards

@@ -241,6 +241,7 @@ def test_checkpoints_go_on_sharded_or_not(folder: Path, before: bool, after: boo
     [
         (optimizers.Lamb, {}, "Lamb may not update each element"),
         (optimizers.Adam, {"backward_passes_per_step": 2}, "use gradient_accumulation_steps"),
+        (optimizers.Adam, {"op": hvd.Max}, "use op=Average or op=Sum"),
         (optimizers.Adam, {"after_reduce": lambda g, v: g}, "a part of the gradients"),
     ],
 )
