@@ -73,7 +73,7 @@ class OptimizerHook(GradientHook):
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
         self._scale_loss = replaceable(optimizer, "scale_loss", _WHAT)
-        if options.shard_states and options.included and options.members.size() > 1:
+        if options.shards:
             self.shards = StateShards(
                 optimizer, options, self._reducer.local, lambda: f"{self.name}.shards"
             )
@@ -92,7 +92,15 @@ class OptimizerHook(GradientHook):
         )
 
     def copy_optimizer(self, memo: dict[int, Any]) -> Any:
-        """Copies the optimizer, for `copy.deepcopy`; the copy reduces, too."""
+        """Copies the optimizer, for `copy.deepcopy`; the copy reduces, too.
+
+        NotImplementedError: it is built with shard_states=True.
+        """
+        if self.shards is not None and self.optimizer.built:
+            raise NotImplementedError(
+                f"optimizer {self.optimizer.name!r} has a part of its states (shard_states=True) "
+                "and cannot be copied.\nMake a new one from optimizer.get_config()."
+            )
         object.__delattr__(self.optimizer, "__deepcopy__")
         try:
             copied = copy.deepcopy(self.optimizer, memo)
@@ -100,6 +108,12 @@ class OptimizerHook(GradientHook):
             object.__setattr__(self.optimizer, "__deepcopy__", self.copy_optimizer)
         OptimizerHook(copied, self.options, self).attach()
         return copied
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes the gradient of a variable stay this rank's own; see GradientHook."""
+        if self.shards is not None:
+            self.shards.refuse_cut(var)
+        super().register_local_var(var)
 
     @property
     def counter(self) -> Any:

@@ -12,7 +12,8 @@ in a collective. To prevent that:
   rank has their gradients.
 
 The methods, and `scale_loss` as in OptimizerHook, are replaced in the class: `compile` makes the
-object later. They change nothing for an optimizer that is not wrapped.
+object later. So are those that save and load it, because it saves the states of the optimizer in it
+once more. They change nothing for an optimizer that is not wrapped.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _WHAT = "tfring.keras.DistributedOptimizer"
 _original_apply = replaceable(_Scaling, "apply", _WHAT)
 _original_check_finite = replaceable(_Scaling, "check_finite", _WHAT)
 _original_scale_loss = replaceable(_Scaling, "scale_loss", _WHAT)
+_original_save = replaceable(_Scaling, "save_own_variables", _WHAT)
+_original_load = replaceable(_Scaling, "load_own_variables", _WHAT)
 
 
 def install() -> None:
@@ -38,6 +41,8 @@ def install() -> None:
     _Scaling.apply = _apply
     _Scaling.check_finite = _check_finite
     _Scaling.scale_loss = _scale_loss
+    _Scaling.save_own_variables = _save
+    _Scaling.load_own_variables = _load
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -71,3 +76,19 @@ def _scale_loss(self: Any, loss: Any) -> Any:
     hook = find_hook(self)
     scaled = _original_scale_loss(self, loss)
     return scaled if hook is None else hook.announced(scaled)
+
+
+def _save(self: Any, store: Any) -> None:
+    hook = find_hook(self)
+    if hook is None or hook.shards is None:
+        _original_save(self, store)
+    else:
+        hook.shards.save(store, self._variables)
+
+
+def _load(self: Any, store: Any) -> None:
+    hook = find_hook(self)
+    if hook is None or hook.shards is None:
+        _original_load(self, store)
+    else:
+        hook.shards.load(store, self._variables)

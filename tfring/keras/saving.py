@@ -90,6 +90,7 @@ def save_model(model: Any, filepath: Any, **options: Any) -> None:
         **options: of `model.save`.
 
     Raises:
+        NotImplementedError: an HDF5 file of a model with sharded states.
         Exception: on rank 0: what `model.save` raises.
     """
     save_together(model, model.save if topology.rank() == 0 else None, filepath, **options)
@@ -98,8 +99,14 @@ def save_model(model: Any, filepath: Any, **options: Any) -> None:
 def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
     """Gathers the model's sharded states on rank 0 and calls `write`; a collective.
 
-    `write` is None on the ranks that write nothing.
+    `write` is None on the ranks that write nothing. The file is the first argument.
     """
+    path = str(args[0] if args else kwargs.get("filepath", ""))
+    if sharded_hooks(model) and path.endswith((".h5", ".hdf5")) and ".weights." not in path:
+        raise NotImplementedError(
+            f"{path}: an HDF5 file would have a part of the optimizer's states (shard_states=True)."
+            "\nGive the file the suffix .keras."
+        )
     with contextlib.ExitStack() as gathered:
         for hook in sharded_hooks(model):
             gathered.enter_context(hook.shards.gathered(f"{hook.name}.states"))
@@ -136,20 +143,19 @@ def wrap_loaded(model: Any, filepath: Any, options: dict[str, Any]) -> None:
     """Wraps the optimizer of a model with the options of its file, or those given in place."""
     trained = getattr(innermost(model.optimizer), "_trainable_variables", [])
     read = saved_options.of_file(filepath, options, trained)
-    if not read.shard_states or topology.size() == 1:
-        wrap(model.optimizer, read, resumed=True)
-        return
     whole = model.optimizer
-    optimizer = type(whole).from_config(whole.get_config())
-    model.optimizer = wrap(optimizer, read, resumed=True)
+    if not read.shards:
+        wrap(whole, read, resumed=True)
+        return
+    model.optimizer = optimizer = type(whole).from_config(whole.get_config())
+    wrap(optimizer, read, resumed=True)
     if whole.built:
         facts.build_for(optimizer, facts.trained_by(innermost(whole), []))
-        outer = [v for v in whole.variables if all(v is not i for i in innermost(whole).variables)]
-        known = optimizer.variables
-        for variable, value in zip(known, outer, strict=False):
-            variable.assign(value)
-        inner = innermost(optimizer)
-        find_hook(inner).shards.take([v.numpy() for v in innermost(whole).variables])
+        if optimizer is not innermost(optimizer):  # the states of loss scaling
+            for variable, value in zip(optimizer._variables, whole._variables, strict=True):
+                variable.assign(value)
+        states = [variable.numpy() for variable in innermost(whole).variables]
+        find_hook(optimizer).shards.take(states)
 
 
 def _restore_optimizer(model: Any, filepath: Any) -> None:

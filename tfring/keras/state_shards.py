@@ -166,6 +166,16 @@ class StateShards:
         key = self._key(variable)
         return self._parts[key] is not self._wholes[key]
 
+    def refuse_cut(self, variable: Any) -> None:
+        """Raises RuntimeError if the states of a variable of the model are cut already."""
+        key = self._key(variable)
+        if key in self._parts and self.is_sharded(variable):
+            raise RuntimeError(
+                f"register_local_var: optimizer {self._optimizer.name!r} has a part of the states "
+                "of this variable already (shard_states=True).\nRegister local variables before "
+                "the optimizer is built."
+            )
+
     def parts_of(self, variables: Iterable[Any]) -> list[Any]:
         """Returns the parts of variables of the model."""
         return [self._parts[self._key(v)] for v in variables]
@@ -261,21 +271,27 @@ class StateShards:
         finally:
             self._gathered = None
 
-    def save(self, store: Any) -> None:
-        """Replaces `optimizer.save_own_variables`."""
+    def save(self, store: Any, outer: Sequence[Any] = ()) -> None:
+        """Replaces `optimizer.save_own_variables`.
+
+        `outer` are the variables of a LossScaleOptimizer around it, which come first.
+        """
         if self._gathered is None and self.states():
             raise RuntimeError(
                 f"rank {topology.rank()} has only its part of the states of optimizer "
                 f"{self._optimizer.name!r}, and saves them alone.\nCall "
                 "hvd.save_model(model, path) on all ranks: it gathers them, and rank 0 writes."
             )
-        values = self._gathered or [own.numpy() for own in self._optimizer.variables]
-        for number, value in enumerate(values):
+        own = self._gathered or [variable.numpy() for variable in self._optimizer.variables]
+        for number, value in enumerate([*(variable.numpy() for variable in outer), *own]):
             store[str(number)] = value
 
-    def load(self, store: Any) -> None:
+    def load(self, store: Any, outer: Sequence[Any] = ()) -> None:
         """Replaces `optimizer.load_own_variables`; takes whole states."""
-        self.take([store[key] for key in sorted(store.keys(), key=int)])
+        values = [store[key] for key in sorted(store.keys(), key=int)]
+        for variable, value in zip(outer, values, strict=False):
+            variable.assign(value)
+        self.take(values[len(outer) :])
 
     def take(self, values: Sequence[Any]) -> None:
         """Gives the optimizer its states.
@@ -316,6 +332,8 @@ def _check(optimizer: Any, options: ReduceOptions) -> None:
         why = "use op=Average or op=Sum"  # with others ranks do not compare their weights
     elif options.after_reduce is not None:
         why = "after_reduce would get a part of the gradients"
+    elif process_sets.checked_id(options.process_set) != 0:
+        why = "ranks outside the process set would have whole states"
     elif gate.wanted():
         why = "in an elastic job the states of a lost rank would be lost"
     if why:

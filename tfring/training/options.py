@@ -165,6 +165,11 @@ class ReduceOptions:
         return process_sets.checked_id(self.process_set) == 0 or self.members.included()
 
     @property
+    def shards(self) -> bool:
+        """Whether this rank has a part of the optimizer's states: not if it is alone."""
+        return self.shard_states and self.included and (self.members.size() or 1) > 1
+
+    @property
     def depends_on_magnitude(self) -> bool:
         """Whether hooks or compression need the gradients without a loss scale."""
         hooked = self.before_reduce is not None or self.after_reduce is not None

@@ -64,13 +64,24 @@ def programs(pattern: str, most: float = 1e-5, **variables: str) -> Checks:
         with ThreadPoolExecutor() as both:
             jobs = [both.submit(environment.finish, one, **variables) for one in (python, run)]
         for program in found:
-            yield program.stem, lambda program=program: compare(environment, program, jobs, most)
+            ends = jobs if program == found[-1] else []
+            yield (
+                program.stem,
+                lambda program=program, ends=ends: compare(environment, program, jobs, ends, most),
+            )
 
     return checks
 
 
-def compare(environment: Environment, program: Path, jobs: list[Any], most: float) -> str:
-    """Compares what each rank has trained with what one process has."""
+def compare(
+    environment: Environment, program: Path, jobs: list[Any], ends: list[Any], most: float
+) -> str:
+    """Compares what each rank has trained with what one process has.
+
+    Behind the last program it also waits for the `ends` of its jobs, which may fail.
+    """
+    for job in ends:
+        job.result()  # raises what went wrong
     of_one = environment.work / f"{program.stem}.0.of.1.npz"
     of_ranks = [environment.work / f"{program.stem}.{r}.of.{RANKS}.npz" for r in range(RANKS)]
     if not all(path.exists() for path in (of_one, *of_ranks)):

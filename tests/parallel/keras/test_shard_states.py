@@ -163,6 +163,23 @@ def test_variables_of_tensorflow() -> None:
     np.testing.assert_array_equal(variable.numpy(), np.full((3, 2), 0.5))
 
 
+@pytest.mark.parametrize("load", [keras.saving.load_model, hvd.load_model])
+def test_a_model_with_loss_scaling_is_saved_whole(folder: Path, load: Any) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = trained(optimizers.Adam(0.02), True)
+        hvd.save_model(model, folder / "model.keras")
+        hvd.barrier()
+        loaded = load(folder / "model.keras")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert type(loaded.optimizer).__name__ == "LossScaleOptimizer"
+    assert int(loaded.optimizer.step_counter.numpy()) == 4
+    assert int(loaded.optimizer.iterations.numpy()) == 4
+    with pytest.raises(NotImplementedError, match="an HDF5 file"):
+        hvd.save_model(model, folder / "model.h5")
+
+
 def test_a_process_set_of_one_rank_has_the_plain_optimizer() -> None:
     one = hvd.add_process_set([0])
     model = build_model(1)

@@ -103,13 +103,19 @@ def _path(path: Any) -> str:
 def _save_together(callback: Any, model: Any) -> None:
     """Makes all ranks save when rank 0 decides to, because each has a part of the states."""
     callback.set_model(SavedTogether(model, writes=topology.rank() == 0))
-    if hasattr(type(callback), "_should_save_model"):
+    if not hasattr(type(callback), "_should_save_model"):  # of an older Keras
+        if callback.save_freq != "epoch":
+            raise NotImplementedError(
+                "shard_states=True and a ModelCheckpoint with a number for save_freq need Keras "
+                "3.15 or newer: ranks would decide apart whether to save"
+            )
+        return
 
-        def agreed(*args: Any) -> bool:
-            mine = bool(type(callback)._should_save_model(callback, *args))
-            return bool(objects.allgather_json(mine, name="tfring.writers.save")[0])
+    def agreed(*args: Any) -> bool:
+        mine = bool(type(callback)._should_save_model(callback, *args))
+        return bool(objects.allgather_json(mine, name="tfring.writers.save")[0])
 
-        callback._should_save_model = agreed
+    callback._should_save_model = agreed
 
 
 def _silence(callback: Any) -> None:

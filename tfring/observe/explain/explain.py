@@ -40,7 +40,7 @@ _MOST_ASKED = 4
 # An interpreter whose lock is free answers in milliseconds.
 STACKS_SECONDS = 1.0
 # As kEagerCircleEnd of ops/runtime/protocol/negotiation/stall_reports.cc, in nanoseconds.
-_EAGER_CIRCLE_END = 45_000_000_000
+EAGER_CIRCLE_END = 45_000_000_000
 
 
 def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
@@ -120,7 +120,7 @@ def _limit(s: Situation, found: Finding) -> int:
     if found.cause is Cause.STOPPED:  # no heartbeat comes from such a rank
         limits.append(int(header["heartbeat_timeout"]))
     if limits[0] and found.cause in DIFFERENT_CALLS and _only_eager_calls_wait(s):
-        limits.append(_EAGER_CIRCLE_END)
+        limits.append(EAGER_CIRCLE_END)
     return min(filter(None, limits), default=0)
 
 

@@ -132,8 +132,10 @@ Status StallReports::CheckCircles(TimePoint now, std::vector<std::string>* warni
   if (shutdown_ > 0 && now - latest >= kEagerCircleEnd && WaitOnlyInEagerCalls(ranks)) {
     return DeadlineExceeded(CircleMessage(now - latest, views) +
                             " Eager calls that wait for each other never end, so the job ends "
-                            "after " + SecondsText(kEagerCircleEnd) +
-                            ". Every rank has to make the same eager calls in the same order.");
+                            "after " +
+                            SecondsText(kEagerCircleEnd) +
+                            ". Every rank has to make the same eager calls in the same order. "
+                            "TFRING_STALL_SHUTDOWN_TIME_SECONDS=0 turns this off.");
   }
   if (oldest == reported_circle_) return OkStatus();
   reported_circle_ = oldest;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from made_jobs import SECOND, START, call, event, job, record
 from made_records import write_training
 
 from tfring.observe.explain.causes import Cause, Explanation
-from tfring.observe.explain.explain import explain
+from tfring.observe.explain.explain import EAGER_CIRCLE_END, explain
 from tfring.observe.explain.processes import Seen
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import CallFlags, EventType, RankState
@@ -348,3 +349,10 @@ def test_nobody_is_blamed_for_what_ranks_did_by_themselves(
     assert found.cause is Cause.EXCEPTION and found.ranks == ranks
     assert text in found.text
     assert ("cannot go on" in found.text) == ("Cancelled" in errors[1])
+
+
+def test_the_limit_of_eager_calls_is_that_of_the_runtime():
+    root = Path(__file__).parents[4]
+    source = (root / "ops/runtime/protocol/negotiation/stall_reports.cc").read_text()
+    found = re.search(r"kEagerCircleEnd = (\d+) \* kSecond", source)
+    assert found and int(found[1]) * 10**9 == EAGER_CIRCLE_END
