@@ -189,7 +189,11 @@ def test_each_option_of_an_optimizer_reaches_the_reducer() -> None:
     }
     options = tfring.DistributedOptimizer(tf.keras.optimizers.SGD(), **given)._tfring_hook.options
     assert {name: getattr(options, name) for name in given} == given
-    assert {*given} == {*OptimizerOptions.__annotations__} - {"num_groups", "use_locking"}
+    assert {*given} == {*OptimizerOptions.__annotations__} - {
+        "num_groups",
+        "use_locking",
+        "shard_states",
+    }
     assert ReduceOptions.read("f", {"num_groups": 4}, OptimizerOptions).groups == 4
     assert ReduceOptions.read("f", {"use_locking": True}, OptimizerOptions).use_locking
 

@@ -80,7 +80,9 @@ class ShardedState:
     def gather(self, root: int, name: str) -> Any:
         """Returns the whole state on one rank, None on the others; a collective."""
         value = tf.convert_to_tensor(self.own.value)
-        parts = rooted.gather(value, root, name=name, process_set=self.members)
+        parts = rooted.gather(
+            value, root, name=name, process_set=self.members, ignore_name_scope=True
+        )
         if topology.rank() != root:
             return None
         return self.shards.whole(parts, tf.TensorShape(self.shape)).numpy()
@@ -89,7 +91,10 @@ class ShardedState:
         """Gives each rank its part of the whole state that one rank has; a collective."""
         own = tf.convert_to_tensor(self.own.value)
         parts = self.shards.flat(tf.convert_to_tensor(whole)) if topology.rank() == root else own
-        self.own.assign(rooted.scatter(parts, root, name=name, process_set=self.members))
+        part = rooted.scatter(
+            parts, root, name=name, process_set=self.members, ignore_name_scope=True
+        )
+        self.own.assign(part)
 
 
 class StateShards:
@@ -230,7 +235,11 @@ class StateShards:
         kind = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
         squares = tf.stack([tf.reduce_sum(tf.square(tf.cast(g, kind))) for g in gradients])
         squares = allreduce.allreduce(
-            squares, op=reduce_ops.Sum, name=f"{name}.norms", process_set=self._members
+            squares,
+            op=reduce_ops.Sum,
+            name=f"{name}.norms",
+            process_set=self._members,
+            ignore_name_scope=True,
         )
         if optimizer.clipnorm:
             limit = tf.cast(optimizer.clipnorm, squares.dtype)

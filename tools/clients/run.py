@@ -12,7 +12,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,14 +67,14 @@ def programs(pattern: str, most: float = 1e-5, **variables: str) -> Checks:
             ends = jobs if program == found[-1] else []
             yield (
                 program.stem,
-                lambda program=program, ends=ends: compare(environment, program, jobs, ends, most),
+                lambda program=program, ends=ends: compare(environment, program, jobs, most, ends),
             )
 
     return checks
 
 
 def compare(
-    environment: Environment, program: Path, jobs: list[Any], ends: list[Any], most: float
+    environment: Environment, program: Path, jobs: list[Any], most: float, ends: Sequence[Any] = ()
 ) -> str:
     """Compares what each rank has trained with what one process has.
 

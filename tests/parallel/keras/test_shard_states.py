@@ -124,6 +124,14 @@ def test_assigned_weights_are_taken() -> None:
     assert all((w == 3.0).all() for w in model.get_weights())
 
 
+@pytest.mark.parametrize("way", ["clipnorm", "global_clipnorm"])
+def test_optimizers_may_have_other_names_on_other_ranks(way: str) -> None:
+    if hvd.rank() == 0:
+        optimizers.Adam()  # Keras counts it
+    model = trained(KINDS["Adam"](**WAYS[way]), True)
+    assert_same_on_all_ranks(model)
+
+
 def test_different_weights_at_the_start_are_an_error() -> None:
     tf.config.run_functions_eagerly(False)
     model = build_model(1 + hvd.rank())
