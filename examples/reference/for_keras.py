@@ -50,6 +50,9 @@ if hvd.rank() == 0:
 hvd.barrier()
 loaded = hvd.load_model(f"{folder}/model.keras")  # its optimizer averages gradients again
 
+# %% tfring.keras.save_model
+hvd.save_model(model, f"{folder}/whole.keras")  # on every rank: rank 0 writes
+
 # %% tfring.keras.callbacks.CheckpointCallback
 checkpoint = hvd.callbacks.CheckpointCallback(f"{folder}/fit", every_epochs=1)
 model.fit(data, epochs=1, verbose=0, callbacks=[*hvd.fit_callbacks(), checkpoint])

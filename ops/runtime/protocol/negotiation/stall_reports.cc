@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/runtime/base/text.h"
+
 namespace tfring {
 namespace {
 
