@@ -13,7 +13,7 @@ from tfring.collectives.assigned import finalize
 from tfring.ops import arguments, builders, library, names, reduce_ops
 from tfring.runtime import process_sets
 
-# The attribute of a variable of which each rank has another part.
+# The attribute that marks a sharded state: each rank has another part of it.
 PART = "_tfring_part"
 
 
@@ -27,10 +27,10 @@ def broadcast_variables(
 ) -> Any:
     """Assigns the root's values to the variables on every rank.
 
-    Leaves out states of which each rank has a part (shard_states=True). With a warning it leaves
-    out the states of Keras' seed generators, which `model.variables` contains: with equal states
-    dropout would drop the same units on all ranks. (`broadcast_` takes both.) An empty list, as of
-    a model that is not built, gets a warning, too.
+    Leaves out sharded states (shard_states=True). With a warning it leaves out the states of Keras'
+    seed generators, which `model.variables` contains: with equal states dropout would drop the same
+    units on all ranks. (`broadcast_` takes both.) An empty list, as of a model that is not built,
+    gets a warning, too.
 
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but

@@ -67,8 +67,8 @@ def moving_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
     """Returns the variables of the model's optimizers, except those for local variables.
 
-    States of which each rank has a part are left out, too. Without `accumulators` it leaves out
-    accumulated gradients: during training they are this rank's part of an update to come.
+    It leaves out sharded states, too. Without `accumulators` it also leaves out accumulated
+    gradients: during training they are this rank's part of an update to come.
     """
     local, sharded = list(local), sharded_states(model)
     chosen: dict[int, Any] = {}
@@ -77,10 +77,15 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
         left_out = {id(own) for _, _, own in facts.slots_of(inner, local)}
         left_out |= set(sharded)
         if not accumulators:
-            left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
+            left_out |= accumulators_of(inner)
         known = facts.variables_of(optimizer)
         chosen.update((id(v), v) for v in known if id(v) not in left_out)
     return list(chosen.values())
+
+
+def accumulators_of(inner: Any) -> set[int]:
+    """Returns the ids of the variables in which an innermost optimizer accumulates gradients."""
+    return {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
 
 
 def sharded_states(model: Any) -> dict[int, Any]:

@@ -70,13 +70,10 @@ class Contents:
         return {names[id(v)]: v for v in kept} | self._sharded(names)
 
     def _sharded(self, names: Mapping[int, str]) -> dict[str, Any]:
-        """Returns the states of which each rank has a part, except accumulated gradients."""
+        """Returns the sharded states, except accumulated gradients."""
+        inner = [innermost(optimizer) for optimizer in optimizers_of(self.model).values()]
+        accumulated = set().union(*map(state.accumulators_of, inner))
         states = state.sharded_states(self.model)
-        accumulated = {
-            id(variable)
-            for optimizer in optimizers_of(self.model).values()
-            for variable in getattr(innermost(optimizer), "_accumulated_gradients", None) or ()
-        }
         return {names[key]: each for key, each in states.items() if key not in accumulated}
 
     def gathered(self, shares: Mapping[int, Sequence[str]]) -> dict[str, Any]:
@@ -101,7 +98,7 @@ class Contents:
     def arrays(self, names: Sequence[str], whole: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values as views for numpy, one after the other, without a copy.
 
-        `whole` has those of which this rank has a part.
+        `whole` has the values of sharded states.
         """
         variables = self.variables()
         return {name: whole[name] if name in whole else _Read(variables[name]) for name in names}
