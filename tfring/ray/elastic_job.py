@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -43,6 +43,8 @@ _LOOK_SECONDS = 1.0
 # Time for waiting workers to end, after the training is over or has failed.
 _WAITING_SECONDS, _FAILED_SECONDS = 2.0, 5.0
 _KILLED, _FAILED = 137, 1
+# The worker's process or its node is gone: the user's function has not failed.
+_GONE = (RayActorError, ActorUnschedulableError)
 
 
 @dataclass
@@ -141,9 +143,7 @@ class ElasticJob:
         now = time.monotonic()
         if now >= run.look_at and self._end is None:
             run.look_at = now + _LOOK_SECONDS
-            if self._discovered.look():
-                _log.info("the nodes are now %s", self._discovered.slots)
-                run.service.set_hosts(self._discovered.slots)
+            self._look(run.service)
             self._call_back()
         for started in self._workers.values():
             if started.kill_at is not None and now >= started.kill_at:
@@ -155,6 +155,12 @@ class ElasticJob:
                 self._ended(item, run.service)
             else:
                 self._carry_out(item, run)
+
+    def _look(self, service: Service) -> None:
+        """Checks the nodes, and tells the coordinator if they have changed."""
+        if self._discovered.look():
+            _log.info("the nodes are now %s", self._discovered.slots)
+            service.set_hosts(self._discovered.slots)
 
     def _call_back(self) -> None:
         """Calls the callbacks with everything that the workers have sent."""
@@ -187,7 +193,8 @@ class ElasticJob:
     def _start(self, order: StartWorker, run: _Run) -> None:
         node = self._discovered.nodes.get(order.host)
         if node is None:
-            run.service.ended(order.worker, _FAILED, f"node {order.host} is gone")
+            _log.warning("worker %d was not started: node %s is gone", order.worker, order.host)
+            run.service.ended(order.worker, _KILLED, "")
             return
         options = {
             **self._resources.options(),
@@ -223,12 +230,13 @@ class ElasticJob:
                 self._results[end.worker] = ended.result
             code, cause = ended.code, ""
         else:
-            gone = isinstance(error, RayActorError) or not isinstance(error, RayError)
+            gone = isinstance(error, _GONE) or not isinstance(error, RayError)
             code, cause = (_KILLED, "") if gone else (_FAILED, described(cause_of(error)))
             if self._may_be_why(error, gone and started.killed):
                 self._last_failure = (self._name(started.start), error)
             if self._end is None:
                 _log.warning("%s failed: %s", self._name(started.start), cause or error)
+                self._look(service)  # so that no other worker starts on a node that is gone
         service.ended(end.worker, code, cause)
         started.kill()
 

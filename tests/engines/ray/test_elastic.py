@@ -7,6 +7,7 @@ import ray
 from engine_training import Job, wait_for
 from ray_state import add_node, alive_actors
 
+import tfring.ray.nodes as nodes_of_ray
 from tfring.observe.recorder.choice import known_jobs
 from tfring.ray import ElasticRayExecutor, RayHostDiscovery
 from tfring.ray.elastic_job import queue_on_this_node
@@ -62,6 +63,25 @@ def test_a_discovery_of_the_users_own(tmp_path):
     known = [job for job in known_jobs() if job.job not in before and job.job.startswith("ray-")]
     # The job is known with its report.
     assert [job.entry.end["report"]["size"] for job in known] == [3]
+
+
+def test_a_node_dies_before_its_workers_start(tmp_path, monkeypatch):
+    """Ray's errors about such workers must not count as errors of the program."""
+    living = nodes_of_ray.living_nodes
+    asked = 0
+
+    def with_a_dead_one():
+        nonlocal asked
+        asked += 1
+        dead = [living()[0]._replace(name="dead", node_id="0" * 56)] if asked <= 12 else []
+        return dead + living()
+
+    monkeypatch.setattr(nodes_of_ray, "living_nodes", with_a_dead_one)
+    executor = ElasticRayExecutor(min_workers=2, max_workers=2)
+    executor.start()
+    with Job(executor.run, tmp_path) as job:
+        wait_for(tmp_path, 2)
+    assert [result[0] for result in job.results()] == [0, 1]
 
 
 def test_the_error_of_a_worker():
