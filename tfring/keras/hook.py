@@ -170,7 +170,7 @@ class OptimizerHook(GradientHook):
 
     def _apply_shards(self, grads: list[Any], variables: list[Any], shards: StateShards) -> Any:
         """Updates this rank's parts, and gathers those of all ranks."""
-        if not self.optimizer.built:
+        if not self.optimizer.built:  # no gradient may be left to reduce
             self.optimizer.build(variables)
         if not self._outer_reduced:
             grads = self._reduce_left(grads, variables)
@@ -247,7 +247,8 @@ class OptimizerHook(GradientHook):
             mine = [grads[i] for i in positions]
             if mine and sharded and positions[0] not in local:
                 assert self.shards is not None
-                part = self.shards.clip(mine, self._call_name(variables))
+                theirs = [variables[i] for i in positions]
+                part = self.shards.clip(mine, theirs, self._call_name(variables))
             else:
                 part = self._clip_gradients(mine) if mine else []
             for i, gradient in zip(positions, part, strict=True):
@@ -285,14 +286,19 @@ class OptimizerHook(GradientHook):
         self._refuse_reduced(grads, variables)
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         name = self._call_name(variables, early)
+        shards = None if early else self.shards
+        if shards is not None and not self.optimizer.built:
+            self.optimizer.build(list(variables))
         reduced = self._reducer.reduce(
             plain,
             variables,
             name=name,
             unscale=unscale,
             weight=self._weight(grads, variables, name),
-            shards=None if self.shards is None or early else self.shards.shards,
+            shards=None if shards is None else shards.of_gradients,
         )
+        if shards is not None and shards.of_gradients is None:
+            reduced = shards.cut(reduced, list(variables), [])
         overwrites = self._reduce_overwrites(grads, variables)
         return [
             o if _overwrites(v) else r

@@ -1,11 +1,14 @@
 """StateShards: the part of an optimizer's work that one rank does (shard_states=True).
 
-The optimizer of each rank is built for *parts* in place of the model's variables: flat variables
-with 1/N of the elements (training/shards.py). So its states have 1/N of their size. A step
+The optimizer of each rank is built for *parts* in place of the model's variables
+(training/shards.py). If it treats each element of a variable by itself, a part is a flat variable
+with 1/N of the elements. If it needs whole variables, each variable has an owner, whose part is the
+variable itself; the parts of the other ranks are empty. So the states of a rank have about 1/N of
+their size. A step
 
 1. gives each part the present values of its variable, which may have been loaded or assigned;
 2. lets the optimizer update the parts with the reduced gradients of the same elements;
-3. gathers the parts of all ranks into the model's variables.
+3. brings the parts of all ranks into the model's variables of each.
 
 The optimizer takes a part for its variable: `_var_key` gives both one key, so that
 `exclude_from_weight_decay` and `apply` know the model's variables.
@@ -27,16 +30,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfring.collectives import allreduce, buckets, rooted
+from tfring.collectives import allreduce, buckets
 from tfring.collectives.variables import PART
 from tfring.keras import facts
+from tfring.keras.sharded_state import ShardedState
 from tfring.ops import builders, reduce_ops
 from tfring.runtime import process_sets, topology
 from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
-from tfring.training.shards import Shards
+from tfring.training.shards import EqualShards, OwnedShards, owners
 
 # Optimizers that treat each element of a variable by itself.
 _ELEMENTWISE = (
@@ -50,51 +54,19 @@ _ELEMENTWISE = (
     "Nadam",
     "Ftrl",
     "Lion",
+    "ScheduleFreeAdamW",
 )
+# Optimizers that need whole variables.
+_BY_VARIABLE = ("Adafactor", "Lamb", "Muon")
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardedState:
-    """A state of which each rank has a part: a momentum, for example."""
+class _Held:
+    """A variable of the model, and this rank's part of it."""
 
-    own: Any  # the variable with this rank's part
-    of: Any  # the variable of the model to which it belongs
-    shards: Shards
-    members: process_sets.ProcessSet
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the whole state."""
-        return tuple(self.of.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the state."""
-        return self.own.dtype
-
-    @property
-    def path(self) -> str:
-        """Its name, for messages."""
-        return str(self.own.path)
-
-    def gather(self, root: int, name: str) -> Any:
-        """Returns the whole state on one rank, None on the others; a collective."""
-        value = tf.convert_to_tensor(self.own.value)
-        parts = rooted.gather(
-            value, root, name=name, process_set=self.members, ignore_name_scope=True
-        )
-        if topology.rank() != root:
-            return None
-        return self.shards.whole(parts, tf.TensorShape(self.shape)).numpy()
-
-    def scatter(self, whole: Any, root: int, name: str) -> None:
-        """Gives each rank its part of the whole state that one rank has; a collective."""
-        own = tf.convert_to_tensor(self.own.value)
-        parts = self.shards.flat(tf.convert_to_tensor(whole)) if topology.rank() == root else own
-        part = rooted.scatter(
-            parts, root, name=name, process_set=self.members, ignore_name_scope=True
-        )
-        self.own.assign(part)
+    whole: Any
+    part: Any
+    shards: EqualShards | OwnedShards | None  # None: the variable is its own part on all ranks
 
 
 class StateShards:
@@ -119,9 +91,10 @@ class StateShards:
         self._build: Callable[[list[Any]], None] = optimizer.build
         self._key: Callable[[Any], Any] = replaceable(optimizer, "_var_key", "shard_states=True")
         self._finalize: Callable[[Any], None] = optimizer.finalize_variable_values
-        self.shards = Shards(self._members.size(), self._members.rank())
-        self._wholes: dict[Any, Any] = {}  # by key of the variable
-        self._parts: dict[Any, Any] = {}
+        self._equal = EqualShards(self._members.size(), self._members.rank())
+        self._by_variable = type(optimizer).__name__ in _BY_VARIABLE
+        self._held: dict[Any, _Held] = {}  # by key of the variable
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of whole states, by the ids of the parts
         self._keys: dict[Any, Any] = {}  # key of the variable by key of its part
         self._gathered: list[Any] | None = None  # values of all states, while they are saved
 
@@ -142,39 +115,72 @@ class StateShards:
 
     def build(self, variables: Iterable[Any]) -> None:
         """Replaces `optimizer.build`."""
-        if self._parts:
+        if self._held:
             return
         variables = list(variables)
-        local = self._local.positions(variables)
+        shards = self._shards_for(variables)
         with tf.init_scope():
-            for position, variable in enumerate(variables):
-                own = position in local or getattr(variable, "overwrite_with_gradient", False)
-                part = variable if own else self._part_of(variable)
-                key = self._key(variable)
-                self._wholes[key], self._parts[key] = variable, part
+            for variable, how in zip(variables, shards, strict=True):
+                key, part = self._key(variable), _part_of(variable, how)
+                self._held[key] = _Held(variable, part, how)
                 self._keys[self._key(part)] = key
-        self._build([self._parts[self._key(v)] for v in variables])
+            # Some optimizers begin with the values of their variables.
+            self.refresh([v for v in variables if _has_value(v)])
+        self._build(self.parts_of(variables))
+        if self._by_variable:
+            with tf.init_scope():
+                self._shapes = self._whole_shapes()
         for state in self.states().values():
             setattr(state.own, PART, True)
 
-    def _part_of(self, variable: Any) -> Any:
-        """Makes a part. `refresh` gives it values: a function that is traced may not have any."""
-        size = self.shards.part_size(tf.TensorShape(variable.shape).num_elements())
-        name = str(variable.name).replace("/", "_")  # a tf.Variable may have a path
-        part = keras.Variable(tf.zeros([size], variable.dtype), dtype=variable.dtype, name=name)
-        part._path = getattr(variable, "path", name)
-        setattr(part, facts.WHOLE, variable)
-        return part
+    def _shards_for(self, variables: list[Any]) -> list[EqualShards | OwnedShards | None]:
+        """Returns how each variable is divided; None: it is not."""
+        local = self._local.positions(variables)
+        divided = [
+            position
+            for position, variable in enumerate(variables)
+            if position not in local
+            and not getattr(variable, "overwrite_with_gradient", False)
+            # A number has no empty part: all ranks update it.
+            and not (self._by_variable and not len(variable.shape))
+        ]
+        found: list[EqualShards | OwnedShards | None] = [None] * len(variables)
+        count, index = self._equal.count, self._equal.index
+        chosen = owners([_bytes_of(variables[position]) for position in divided], count)
+        for position, owner in zip(divided, chosen, strict=True):
+            owned = OwnedShards(count, index, owner)
+            found[position] = owned if self._by_variable else self._equal
+        return found
+
+    def _whole_shapes(self) -> dict[int, tuple[int, ...]]:
+        """Returns the shapes of the whole states, by the ids of those that this rank has.
+
+        For each variable of another rank an optimizer of the same kind is built for a moment, which
+        takes the memory of this one variable.
+        """
+        found = {}
+        for held in self._held.values():
+            mine = facts.slots_of(self._optimizer, [held.whole])
+            whole = {name: own for name, _, own in mine}
+            if isinstance(held.shards, OwnedShards) and not held.shards.is_own:
+                plain = type(self._optimizer).from_config(self._optimizer.get_config())
+                like = _like(held.whole, held.whole.shape)
+                plain.build([like])
+                whole = {name: own for name, _, own in facts.slots_of(plain, [like])}
+            found.update({id(own): tuple(whole[name].shape) for name, _, own in mine})
+        return found
 
     def is_sharded(self, variable: Any) -> bool:
         """Returns whether this rank has only a part of a variable of the model."""
-        key = self._key(variable)
-        return self._parts[key] is not self._wholes[key]
+        return self._shards_of(variable) is not None
+
+    def _shards_of(self, variable: Any) -> EqualShards | OwnedShards | None:
+        held = self._held.get(self._key(variable))
+        return None if held is None else held.shards
 
     def refuse_cut(self, variable: Any) -> None:
         """Raises RuntimeError if the states of a variable of the model are cut already."""
-        key = self._key(variable)
-        if key in self._parts and self.is_sharded(variable):
+        if self.is_sharded(variable):
             raise RuntimeError(
                 f"register_local_var: optimizer {self._optimizer.name!r} has a part of the states "
                 "of this variable already (shard_states=True).\nRegister local variables before "
@@ -183,36 +189,54 @@ class StateShards:
 
     def parts_of(self, variables: Iterable[Any]) -> list[Any]:
         """Returns the parts of variables of the model."""
-        return [self._parts[self._key(v)] for v in variables]
+        return [self._held[self._key(v)].part for v in variables]
 
     def wholes_of(self, parts: Iterable[Any]) -> list[Any]:
         """Returns the model's variables of some parts."""
-        return [self._wholes[self.key(part)] for part in parts]
+        return [self._held[self.key(part)].whole for part in parts]
 
     def refresh(self, variables: Iterable[Any]) -> None:
         """Gives the parts the values of their variables."""
         for variable in variables:
-            if self.is_sharded(variable):
-                (part,) = self.parts_of([variable])
-                part.assign(self.shards.part(tf.convert_to_tensor(variable)))
+            held = self._held[self._key(variable)]
+            if held.shards is not None and held.part is not variable:
+                held.part.assign(held.shards.part(tf.convert_to_tensor(variable)))
 
     def gather(self, variables: Sequence[Any], name: str) -> None:
         """Gives the variables the values of all ranks' parts."""
-        sharded = [v for v in variables if self.is_sharded(v)]
-        specs = tuple(buckets.TensorSpec(v.dtype, _bytes_of(v)) for v in reversed(sharded))
-        ordered = list(reversed(sharded))
-        process_set = process_sets.checked_id(self._members)
+        ordered = [v for v in reversed(variables) if self.is_sharded(v)]
+        specs = tuple(buckets.TensorSpec(v.dtype, _bytes_of(v)) for v in ordered)
         for bucket in buckets.cut_buckets(specs):
             chosen = [ordered[position] for position in bucket.positions]
-            values = [tf.convert_to_tensor(part.value) for part in self.parts_of(chosen)]
-            gathered = builders.allgather_op(
-                values,
-                name=f"{name}.weights.{bucket.index}",
-                process_set_id=process_set,
-                group=True,
+            bring = self._broadcast if self._by_variable else self._gather_parts
+            bring(chosen, f"{name}.weights.{bucket.index}")
+
+    def _gather_parts(self, variables: Sequence[Any], name: str) -> None:
+        values = [tf.convert_to_tensor(part.value) for part in self.parts_of(variables)]
+        gathered = builders.allgather_op(
+            values,
+            name=name,
+            process_set_id=process_sets.checked_id(self._members),
+            group=True,
+        )
+        for variable, parts in zip(variables, gathered, strict=True):
+            variable.assign(self._equal.whole(parts, tf.TensorShape(variable.shape)))
+
+    def _broadcast(self, variables: Sequence[Any], name: str) -> None:
+        by_owner: dict[int, list[Any]] = {}
+        for variable in variables:
+            shards = self._shards_of(variable)
+            assert isinstance(shards, OwnedShards)
+            by_owner.setdefault(shards.owner, []).append(variable)
+        for owner, chosen in sorted(by_owner.items()):
+            values = builders.broadcast_op(
+                [tf.convert_to_tensor(variable) for variable in chosen],
+                name=f"{name}.{owner}",
+                root_rank=self._members.ranks[owner] if self._members.ranks else owner,
+                process_set_id=process_sets.checked_id(self._members),
             )
-            for variable, parts in zip(chosen, gathered, strict=True):
-                variable.assign(self.shards.whole(parts, tf.TensorShape(variable.shape)))
+            for variable, value in zip(chosen, values, strict=True):
+                variable.assign(value)
 
     def constrain(self, variables: Iterable[Any]) -> None:
         """Applies constraints of weights, which need whole ones."""
@@ -221,21 +245,35 @@ class StateShards:
             if constraint is not None and self.is_sharded(variable):
                 variable.assign(constraint(variable))
 
+    @property
+    def of_gradients(self) -> EqualShards | None:
+        """How a reduction cuts gradients; None: they are whole, and `cut` takes their parts."""
+        return None if self._by_variable else self._equal
+
     def cut(self, gradients: list[Any], variables: list[Any], without: list[int]) -> list[Any]:
         """Returns this rank's parts of reduced gradients, except at some positions."""
         parts = list(gradients)
         for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            if position not in without and gradient is not None and self.is_sharded(variable):
-                parts[position] = self.shards.part(tf.convert_to_tensor(gradient))
+            shards = self._shards_of(variable)
+            if position not in without and gradient is not None and shards is not None:
+                parts[position] = shards.part(tf.convert_to_tensor(gradient))
         return parts
 
-    def clip(self, gradients: list[Any], name: str) -> list[Any]:
-        """Clips by norms that are those of whole gradients, as the optimizer would."""
+    def clip(self, gradients: list[Any], variables: list[Any], name: str) -> list[Any]:
+        """Clips by norms that are those of whole gradients, as the optimizer would.
+
+        Args:
+            gradients: of this rank's parts.
+            variables: of the model, one per gradient.
+            name: what the name of the collective starts with.
+        """
         optimizer = self._optimizer
         kind = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
         squares = tf.stack([tf.reduce_sum(tf.square(tf.cast(g, kind))) for g in gradients])
+        # What all ranks have counts once.
+        counts = [self._equal.index == 0 or self.is_sharded(variable) for variable in variables]
         squares = allreduce.allreduce(
-            squares,
+            tf.where(counts, squares, tf.zeros_like(squares)),
             op=reduce_ops.Sum,
             name=f"{name}.norms",
             process_set=self._members,
@@ -258,9 +296,14 @@ class StateShards:
 
     def states(self) -> dict[int, ShardedState]:
         """Returns the states of which this rank has a part, by the ids of their variables."""
-        cut = [v for v in self._wholes.values() if self.is_sharded(v)]
-        slots = facts.slots_of(self._optimizer, cut)
-        return {id(own): ShardedState(own, of, self.shards, self._members) for _, of, own in slots}
+        wholes = [held.whole for held in self._held.values()]
+        found = {}
+        for _, of, own in facts.slots_of(self._optimizer, wholes):
+            shape, shards = self._shapes.get(id(own), tuple(of.shape)), self._shards_of(of)
+            # An optimizer may have numbers in place of states; all ranks have them.
+            if shards is not None and (shape or not self._by_variable):
+                found[id(own)] = ShardedState(own, shape, shards, self._members)
+        return found
 
     @property
     def _root(self) -> int:
@@ -321,7 +364,36 @@ class StateShards:
             )
         for own, value in zip(known, values, strict=True):
             whole = tf.convert_to_tensor(np.asarray(value))
-            own.assign(self.shards.part(whole) if id(own) in sharded else whole)
+            state = sharded.get(id(own))
+            own.assign(whole if state is None else state.shards.part(whole))
+
+
+def _part_of(variable: Any, shards: EqualShards | OwnedShards | None) -> Any:
+    """Makes a part, or returns the variable where that is the part.
+
+    `refresh` gives it values: a function that is traced may not have any.
+    """
+    if shards is None or (isinstance(shards, OwnedShards) and shards.is_own):
+        return variable
+    shape = [0] * len(variable.shape)
+    if isinstance(shards, EqualShards):
+        shape = [shards.part_size(tf.TensorShape(variable.shape).num_elements())]
+    part = _like(variable, shape)
+    setattr(part, facts.WHOLE, variable)
+    return part
+
+
+def _like(variable: Any, shape: Sequence[int]) -> Any:
+    """Returns a variable of zeros with the dtype, name and path of another one."""
+    name = str(variable.name).replace("/", "_")  # a tf.Variable may have a path
+    made = keras.Variable(tf.zeros(shape, variable.dtype), dtype=variable.dtype, name=name)
+    made._path = getattr(variable, "path", name)
+    return made
+
+
+def _has_value(variable: Any) -> bool:
+    handle = variable if isinstance(variable, tf.Variable) else variable.value
+    return tf.executing_eagerly() and bool(handle.is_initialized())
 
 
 def _bytes_of(variable: Any) -> int:
@@ -331,8 +403,9 @@ def _bytes_of(variable: Any) -> int:
 def _check(optimizer: Any, options: ReduceOptions) -> None:
     """Raises NotImplementedError for what cannot be sharded."""
     kind, why = type(optimizer).__name__, ""
-    if kind not in _ELEMENTWISE or type(optimizer) is not getattr(keras.optimizers, kind, None):
-        why = f"{kind} may not update each element of a variable by itself"
+    known = kind in _ELEMENTWISE or kind in _BY_VARIABLE
+    if not known or type(optimizer) is not getattr(keras.optimizers, kind, None):
+        why = f"tfring does not know what {kind} needs of the other ranks' parts"
     elif optimizer.built:
         why = "the optimizer is built: wrap it before, or load the model with hvd.load_model"
     elif options.backward_passes_per_step > 1:

@@ -22,7 +22,7 @@ from tfring.runtime import process_sets, topology
 from tfring.training import first_steps, gate, overlap, weights
 from tfring.training.local_variables import variable_key
 from tfring.training.options import ReduceOptions
-from tfring.training.shards import Shards
+from tfring.training.shards import EqualShards
 from tfring.training.value_names import describe_layout, name_gradients, variable_name
 
 _log = logging.getLogger("tfring")
@@ -77,7 +77,7 @@ class BucketReduction:
         name: str,
         variables: Sequence[Any],
         loss_scaled: bool,
-        shards: Shards | None = None,
+        shards: EqualShards | None = None,
     ) -> None:
         self._options = options
         self._shards = shards

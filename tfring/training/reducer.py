@@ -39,7 +39,7 @@ from tfring.training.bucket_reduction import BucketReduction
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
-from tfring.training.shards import Shards
+from tfring.training.shards import EqualShards
 
 
 class GradientReducer:
@@ -72,7 +72,7 @@ class GradientReducer:
         unscale: Any = None,
         loss_scaled: bool = False,
         weight: weights.Weight | None = None,
-        shards: Shards | None = None,
+        shards: EqualShards | None = None,
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
@@ -160,7 +160,7 @@ class GradientReducer:
         loss_scaled: bool,
         weight: weights.Weight | None,
         asked: first_steps.Asked | None,
-        shards: Shards | None,
+        shards: EqualShards | None,
     ) -> tuple[list[Any], Any]:
         options, answers = self.options, None
         included = options.included

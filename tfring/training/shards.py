@@ -1,20 +1,25 @@
-"""Shards: how tensors are cut into parts, one for each rank (ZeRO stage 1, arXiv 1910.02054).
+"""Shards: how tensors are divided among ranks (ZeRO stage 1, arXiv 1910.02054).
 
-A tensor of n elements is flat, has zeros behind it, and is cut into equal parts. So all parts of a
-tensor have one static shape, and a collective needs no table of sizes.
+There are two ways:
+
+- EqualShards: a tensor of n elements is flat, has zeros behind it, and is cut into equal parts. So
+  all parts of a tensor have one static shape, and a collective needs no table of sizes.
+- OwnedShards: one rank has the whole tensor, the others have empty ones. For optimizers that need
+  whole tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
-class Shards:
-    """`count` parts of each tensor, of which this rank has number `index`."""
+class EqualShards:
+    """`count` equal parts of each tensor, of which this rank has number `index`."""
 
     count: int
     index: int
@@ -22,6 +27,10 @@ class Shards:
     def part_size(self, elements: int) -> int:
         """Returns the number of elements of each part, with the zeros of the last one."""
         return -(-elements // self.count)
+
+    def splits(self, elements: int) -> list[int]:
+        """Returns the number of elements in each rank's part, with the zeros of the last one."""
+        return [self.part_size(elements)] * self.count
 
     def flat(self, tensor: Any) -> Any:
         """Returns all parts of a tensor, one behind the other.
@@ -47,4 +56,54 @@ class Shards:
 
     def whole(self, parts: Any, shape: tf.TensorShape) -> Any:
         """Returns the tensor of which `parts` are all parts, one behind the other."""
-        return tf.reshape(parts[: shape.num_elements()], shape)
+        return _whole(parts, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnedShards:
+    """Of `count` ranks, rank `owner` has the whole tensor, and this rank is `index`."""
+
+    count: int
+    index: int
+    owner: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this rank has the tensor."""
+        return self.owner == self.index
+
+    def splits(self, elements: int) -> list[int]:
+        """Returns the number of elements on each rank."""
+        return [elements if rank == self.owner else 0 for rank in range(self.count)]
+
+    def flat(self, tensor: Any) -> Any:
+        """Returns the tensor as one vector."""
+        return tf.reshape(tensor, [-1])
+
+    def part(self, tensor: Any) -> Any:
+        """Returns the tensor on its owner, else an empty one with as many dimensions."""
+        return tensor if self.is_own else tf.zeros([0] * tensor.shape.rank, tensor.dtype)
+
+    def whole(self, parts: Any, shape: tf.TensorShape) -> Any:
+        """Returns the tensor of which `parts` are all parts, one behind the other."""
+        return _whole(parts, shape)
+
+
+def _whole(parts: Any, shape: tf.TensorShape) -> Any:
+    return tf.reshape(parts[: shape.num_elements()], shape)
+
+
+def owners(sizes: Sequence[int], count: int) -> list[int]:
+    """Returns an owner for each of some tensors, so that all ranks have about as many bytes.
+
+    The largest tensor goes first, each to the rank that has least (LPT, Graham 1969).
+
+    Args:
+        sizes: their bytes.
+        count: the number of ranks.
+    """
+    loads, found = [0] * count, [0] * len(sizes)
+    for tensor in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        found[tensor] = loads.index(min(loads))
+        loads[found[tensor]] += sizes[tensor]
+    return found

@@ -21,7 +21,7 @@ from keras_cases import (
 )
 
 import tfring.keras as hvd
-from tfring.training.shards import Shards
+from tfring.training.shards import EqualShards, owners
 
 pytestmark = [
     pytest.mark.any_ranks,
@@ -41,6 +41,11 @@ KINDS: dict[str, Any] = {
     "Nadam": lambda **how: optimizers.Nadam(0.02, **how),
     "Ftrl": lambda **how: optimizers.Ftrl(0.1, l2_regularization_strength=0.01, **how),
     "Lion": lambda **how: optimizers.Lion(0.01, **how),
+}
+BY_VARIABLE: dict[str, Any] = {
+    "Adafactor": lambda **how: optimizers.Adafactor(0.1, **how),
+    "Lamb": lambda **how: optimizers.Lamb(0.02, weight_decay=0.1, **how),
+    "Muon": lambda **how: optimizers.Muon(0.02, **how),
 }
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -78,20 +83,62 @@ def test_weights_are_those_of_the_unsharded_optimizer(kind: str, way: str) -> No
     plain, sharded = trained(make(), False), trained(make(), True)
     assert_same_weights(sharded, plain.get_weights(), 1e-6)
     assert_same_on_all_ranks(sharded)
-    parts = sum(Shards(hvd.size(), 0).part_size(w.size) for w in plain.get_weights())
+    parts = sum(EqualShards(hvd.size(), 0).part_size(w.size) for w in plain.get_weights())
     slots = (states(plain) - 2) // plain.count_params()
     assert states(sharded) <= slots * parts + 3 < states(plain)
 
 
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [(kind, "plain") for kind in BY_VARIABLE] + [("Lamb", way) for way in WAYS if way != "plain"],
+)
+def test_optimizers_that_need_whole_variables(kind: str, way: str) -> None:
+    make = lambda: BY_VARIABLE[kind](**WAYS[way])  # noqa: E731
+    plain, sharded = trained(make(), False), trained(make(), True)
+    assert_same_weights(sharded, plain.get_weights(), 1e-6)
+    assert_same_on_all_ranks(sharded)
+    each = hvd.allgather_object(states(sharded))
+    numbers = sum(v.shape == () for v in plain.optimizer.variables)
+    assert sum(each) == states(plain) + (hvd.size() - 1) * numbers
+
+
+def test_schedule_free_adamw_begins_with_the_weights() -> None:
+    if not hasattr(optimizers, "ScheduleFreeAdamW"):
+        pytest.skip("this Keras has no ScheduleFreeAdamW")
+    make = lambda: optimizers.ScheduleFreeAdamW(0.02)  # noqa: E731
+    plain, sharded = trained(make(), False), trained(make(), True)
+    assert_same_weights(sharded, plain.get_weights(), 1e-6)
+
+
+@pytest.mark.parametrize("way", ["clipnorm", "global_clipnorm"])
+def test_a_weight_that_is_one_number(way: str) -> None:
+    found = []
+    for shard in (False, True):
+        weights = [tf.Variable(1.0), tf.Variable([[2.0, 1.0], [0.5, 3.0]]), tf.Variable([1.0, 4.0])]
+        optimizer = hvd.DistributedOptimizer(BY_VARIABLE["Lamb"](**WAYS[way]), shard_states=shard)
+        for _ in range(3):
+            optimizer.apply_gradients([(weight * (hvd.rank() + 1), weight) for weight in weights])
+        found.append([weight.numpy() for weight in weights])
+    for plain, sharded in zip(*found, strict=True):
+        np.testing.assert_allclose(sharded, plain, rtol=1e-6)
+
+
+def test_owners_have_about_as_much() -> None:
+    assert owners([1, 8, 2, 4, 1], 2) == [1, 0, 1, 1, 1]
+    assert owners([], 2) == []
+
+
+@pytest.mark.parametrize("kind", ["Adam", "Lamb"])
 @pytest.mark.parametrize("jit", [False, True])
-def test_compiled_steps_and_mixed_precision(jit: bool) -> None:
+def test_compiled_steps_and_mixed_precision(jit: bool, kind: str) -> None:
+    make = {**KINDS, **BY_VARIABLE}[kind]
     tf.config.run_functions_eagerly(False)
     keras.config.set_dtype_policy("mixed_float16")
     found = []
     try:
         for shard in (False, True):
             model = build_model(1)
-            optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.02), shard_states=shard)
+            optimizer = hvd.DistributedOptimizer(make(), shard_states=shard)
             model.compile(optimizer, loss(), jit_compile=jit)
             fit(model, steps=4)
             found.append(model)
@@ -221,10 +268,11 @@ np.savez(sys.argv[2], *[np.asarray(v) for v in model.optimizer.variables])
 """
 
 
-def test_a_saved_model_is_whole(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["Adam", "Adafactor"])
+def test_a_saved_model_is_whole(folder: Path, kind: str) -> None:
+    make = {**KINDS, **BY_VARIABLE}[kind]
     file, found = folder / "model.keras", folder / "states.npz"
-    sharded = trained(optimizers.Adam(0.02), True)
-    plain = trained(optimizers.Adam(0.02), False)
+    sharded, plain = trained(make(), True), trained(make(), False)
     with pytest.raises(RuntimeError, match=r"Call hvd.save_model\(model, path\) on all ranks"):
         sharded.save(folder / f"{hvd.rank()}.keras")
     hvd.save_model(sharded, file)
@@ -251,9 +299,12 @@ def test_a_model_checkpoint_of_fit_callbacks(folder: Path) -> None:
     assert loaded.optimizer.variables[2].shape == loaded.trainable_variables[0].shape
 
 
+@pytest.mark.parametrize("kind", ["Adam", "Adafactor"])
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
-def test_checkpoints_go_on_sharded_or_not(folder: Path, before: bool, after: bool) -> None:
-    make = lambda: optimizers.Adam(0.02)  # noqa: E731
+def test_checkpoints_go_on_sharded_or_not(
+    folder: Path, before: bool, after: bool, kind: str
+) -> None:
+    make = {**KINDS, **BY_VARIABLE}[kind]
     whole = trained(make(), False, *hvd.fit_callbacks(), epochs=2)
     checkpoint = {"checkpoint": folder}
     trained(make(), before, *hvd.fit_callbacks(**checkpoint))
@@ -261,10 +312,14 @@ def test_checkpoints_go_on_sharded_or_not(folder: Path, before: bool, after: boo
     assert_same_weights(again, whole.get_weights(), 1e-6)
 
 
+class Own(optimizers.Adam):
+    """An optimizer of the program."""
+
+
 @pytest.mark.parametrize(
     ("optimizer", "options", "why"),
     [
-        (optimizers.Lamb, {}, "Lamb may not update each element"),
+        (Own, {}, "tfring does not know what Own needs"),
         (optimizers.Adam, {"backward_passes_per_step": 2}, "use gradient_accumulation_steps"),
         (optimizers.Adam, {"op": hvd.Max}, "use op=Average or op=Sum"),
         (optimizers.Adam, {"after_reduce": lambda g, v: g}, "a part of the gradients"),

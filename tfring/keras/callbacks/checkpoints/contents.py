@@ -19,7 +19,7 @@ from tfring.keras import facts
 from tfring.keras.callbacks import state
 from tfring.keras.gradient_hook import innermost
 from tfring.keras.model_optimizers import is_optimizer, optimizers_of
-from tfring.keras.state_shards import ShardedState
+from tfring.keras.sharded_state import ShardedState
 from tfring.runtime import topology
 from tfring.training.local_variables import variable_key
 
