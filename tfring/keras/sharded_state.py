@@ -1,4 +1,4 @@
-"""ShardedState: a state of an optimizer of which each rank has a part (shard_states=True)."""
+"""ShardedState: one state of an optimizer, divided among the ranks (shard_states=True)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from tfring.collectives import rooted
 from tfring.runtime import process_sets, topology
-from tfring.training.shards import EqualShards, OwnedShards
+from tfring.training.shards import EqualShards, OwnedShards, join_parts
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedState:
-    """A state of which each rank has a part: a momentum, for example."""
+    """A state that is divided among the ranks, such as a momentum."""
 
     own: Any  # the variable with this rank's part
     shape: tuple[int, ...]  # of the whole state
@@ -40,7 +40,7 @@ class ShardedState:
         )
         if topology.rank() != root:
             return None
-        return self.shards.whole(parts, tf.TensorShape(self.shape)).numpy()
+        return join_parts(parts, tf.TensorShape(self.shape)).numpy()
 
     def scatter(self, whole: Any, root: int, name: str) -> None:
         """Gives each rank its part of the whole state that one rank has; a collective."""

@@ -40,7 +40,7 @@ from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
-from tfring.training.shards import EqualShards, OwnedShards, owners
+from tfring.training.shards import EqualShards, OwnedShards, join_parts, owners
 
 # Optimizers that treat each element of a variable by itself.
 _ELEMENTWISE = (
@@ -220,7 +220,7 @@ class StateShards:
             group=True,
         )
         for variable, parts in zip(variables, gathered, strict=True):
-            variable.assign(self._equal.whole(parts, tf.TensorShape(variable.shape)))
+            variable.assign(join_parts(parts, tf.TensorShape(variable.shape)))
 
     def _broadcast(self, variables: Sequence[Any], name: str) -> None:
         by_owner: dict[int, list[Any]] = {}

@@ -236,7 +236,8 @@ class ElasticJob:
                 self._last_failure = (self._name(started.start), error)
             if self._end is None:
                 _log.warning("%s failed: %s", self._name(started.start), cause or error)
-                self._look(service)  # so that no other worker starts on a node that is gone
+                if gone:
+                    self._look(service)  # so that no other worker starts on a node that is gone
         service.ended(end.worker, code, cause)
         started.kill()
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class EqualShards:
-    """`count` equal parts of each tensor, of which this rank has number `index`."""
+    """Cuts each tensor into `count` equal parts; this rank has number `index`."""
 
     count: int
     index: int
@@ -54,10 +54,6 @@ class EqualShards:
         own = tf.pad(own, [[0, missing]]) if missing else own
         return tf.ensure_shape(own, [size])
 
-    def whole(self, parts: Any, shape: tf.TensorShape) -> Any:
-        """Returns the tensor of which `parts` are all parts, one behind the other."""
-        return _whole(parts, shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class OwnedShards:
@@ -84,12 +80,14 @@ class OwnedShards:
         """Returns the tensor on its owner, else an empty one with as many dimensions."""
         return tensor if self.is_own else tf.zeros([0] * tensor.shape.rank, tensor.dtype)
 
-    def whole(self, parts: Any, shape: tf.TensorShape) -> Any:
-        """Returns the tensor of which `parts` are all parts, one behind the other."""
-        return _whole(parts, shape)
 
+def join_parts(parts: Any, shape: tf.TensorShape) -> Any:
+    """Returns a whole tensor.
 
-def _whole(parts: Any, shape: tf.TensorShape) -> Any:
+    Args:
+        parts: the parts of all ranks as one vector, in the order of the ranks.
+        shape: of the whole tensor.
+    """
     return tf.reshape(parts[: shape.num_elements()], shape)
 
 
