@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -157,9 +158,11 @@ def _conditions(result: dict[str, Any]) -> str:
     for ranks in _ranks(result):
         rows = [row for row in result["runs"] if row["ranks"] == ranks]
         failed = sum("error" in row for row in rows)
-        rounds = len({row["round"] for row in rows})
+        runs = Counter(row["peer"] for row in rows)
+        least, most = min(runs.values()), max(runs.values())
+        each = str(most) if least == most else f"{least} to {most}"
         shared = ", which share cores" if ranks > machine["cores"] else ""
-        lines.append(f"{ranks} ranks{shared}: {rounds} runs of each; {failed} in all failed.")
+        lines.append(f"{ranks} ranks{shared}: {each} runs of each; {failed} in all failed.")
     if not result["network"]:
         lines.append("The bytes are those of all programs on the machine: there was no namespace.")
     lines += [f"{peer} is not there: {why}" for peer, why in result["skipped"].items()]
