@@ -37,7 +37,7 @@ from tfring.ops.early import (
     say_what_was_not_reduced,
     watch_optimizers,
 )
-from tfring.runtime import _native, topology
+from tfring.runtime import _native, memory, topology
 from tfring.runtime import log as logs
 from tfring.runtime.exceptions import described
 from tfring.runtime.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
@@ -249,6 +249,7 @@ def _start(joined: JoinedJob, settings: Settings) -> None:
     path = (record or {}).get("path")
     process = elastic.started()
     topology.announce(keep=process is not None)
+    memory.tell()
     _state.homogeneous = joined.homogeneous
     _state.by_mpi = joined.by_mpi
     generation.begin(joined.key)

@@ -227,6 +227,13 @@ void DefineRecord(py::module_& m) {
       "and "
       "the time spent in callbacks since the start. 0: unknown.");
   m.def(
+      "mark_memory",
+      [](int64_t weights, int64_t states, int64_t copies) {
+        if (const auto runtime = Running()) runtime->MarkMemory({weights, states, copies});
+      },
+      arg("weights"), arg("states"), arg("copies"),
+      "Records the bytes of weights and states of optimizers, and of copies of others' states.");
+  m.def(
       "mark",
       [](const std::string& text) {
         if (const auto runtime = Running()) runtime->Mark(text);

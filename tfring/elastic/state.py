@@ -140,6 +140,10 @@ class State:
             process.link.committed(process.position)
             process.link.step(process.position.step)
 
+    def _finish(self) -> None:
+        """Counts the end of the training as a commit; no collective."""
+        self._commit_here()
+
     def _describe(self) -> list[str]:
         """Says what the state consists of: the same on all ranks."""
         return [type(self).__name__]
@@ -189,7 +193,7 @@ def restore(state: State) -> None:
 
 def finish(state: State) -> None:
     """Counts what the training has come to as a commit."""
-    state._commit_here()
+    state._finish()
 
 
 def position_of(state: State) -> Position:

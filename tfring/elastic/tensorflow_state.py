@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfring.collectives.assigned import finalize
 from tfring.collectives.objects import broadcast_object
-from tfring.collectives.variables import broadcast_, describe_variables
+from tfring.collectives.variables import PART, broadcast_, describe_variables
 from tfring.elastic.copies import Part
 from tfring.elastic.state import ObjectState
 from tfring.runtime import _native
@@ -51,6 +51,12 @@ class _VariablesState(ObjectState):
         finalize(variable for variable, _ in self._saved_variables)
 
     def _describe(self) -> list[str]:
+        if any(getattr(variable, PART, False) for variable in self._variables()):
+            raise NotImplementedError(
+                f"{type(self).__name__} has optimizer states of which each rank has a part "
+                "(shard_states=True), and would give all ranks the same part.\n"
+                "Use hvd.elastic.fit or hvd.elastic.KerasState of tfring.keras."
+            )
         described = enumerate(describe_variables(self._variables()))
         variables = (f"variable {n}: {dtype} {shape}" for n, (dtype, shape) in described)
         return [*super()._describe(), *variables]
@@ -62,7 +68,7 @@ class _VariablesState(ObjectState):
         saved = {id(variable): value for variable, value in self._saved_variables}
         with tf.device("CPU:0"):
             values = [saved[id(v)] if id(v) in saved else _read(v) for v in self._variables()]
-        return [*map(_part_of, values), *attributes]
+        return [*map(part_of_tensor, values), *attributes]
 
     def _unpack(self, parts: Iterator[bytearray]) -> None:
         for variable, part in zip(self._variables(), parts, strict=False):
@@ -189,7 +195,7 @@ def _read(variable: Any) -> Any:
     return held.read_value()
 
 
-def _part_of(value: Any) -> Part:
+def part_of_tensor(value: Any) -> Part:
     """Returns a tensor or an array as a part of a copy, read when it is written: one at a time."""
 
     def read() -> Any:

@@ -7,6 +7,7 @@ because they ask these functions wherever the two differ.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -44,12 +45,24 @@ def is_variable(value: Any) -> bool:
     return hasattr(value, "assign")
 
 
+def bytes_of(variable: Any) -> int:
+    """Returns the bytes of a variable's value."""
+    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
+
+
 def number(value: Any) -> float:
     """Returns a variable or tensor of one element as a number.
 
     Variables of Keras before 3.5 cannot be converted by float().
     """
     return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def passes_of(optimizer: Any) -> Any:
+    """Returns the variable that counts how often an optimizer of Keras 3 was given gradients."""
+    # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
+    counter = getattr(optimizer, "_iterations", None)
+    return optimizer.iterations if counter is None else counter
 
 
 def loss_in(logs: Mapping[str, Any] | None) -> float | None:

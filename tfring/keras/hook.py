@@ -36,7 +36,7 @@ from tfring.keras import facts, loss_weights
 from tfring.keras.gradient_hook import GradientHook, key_of
 from tfring.keras.state_shards import StateShards
 from tfring.ops import backward, reduce_ops
-from tfring.runtime import process_sets, topology
+from tfring.runtime import memory, process_sets, topology
 from tfring.runtime.keras_version import replaceable
 from tfring.training import gate, weights
 from tfring.training.options import ReduceOptions
@@ -46,7 +46,7 @@ _WHAT = "tfring.keras.DistributedOptimizer"
 
 def steps_taken(optimizer: Any) -> int:
     """Returns how often an optimizer has been given gradients; needs eager mode."""
-    return int(facts.number(_passes_of(optimizer)))
+    return int(facts.number(facts.passes_of(optimizer)))
 
 
 @dataclasses.dataclass
@@ -69,6 +69,7 @@ class OptimizerHook(GradientHook):
         super().__init__(optimizer, options, original)
         self._pass_weights: dict[tuple[Any, ...], weights.PassWeights] = {}
         self._outer_reduced = False
+        self._noted = 0  # of how many variables `_note_memory` has told
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
@@ -120,7 +121,7 @@ class OptimizerHook(GradientHook):
         """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
         steps = self.optimizer.gradient_accumulation_steps
         if steps:
-            return tf.convert_to_tensor(_passes_of(self.optimizer)) % steps
+            return tf.convert_to_tensor(facts.passes_of(self.optimizer)) % steps
         return super().counter
 
     @property
@@ -172,15 +173,16 @@ class OptimizerHook(GradientHook):
         """Updates this rank's parts, and gathers those of all ranks."""
         if not self.optimizer.built:  # no gradient may be left to reduce
             self.optimizer.build(variables)
-        if not self._outer_reduced:
-            grads = self._reduce_left(grads, variables)
-        live = _live(grads, variables)
-        closed = gate.closed_until(() if self._outer_reduced else grads)
-        with self._call(_Call(variables, live, True)), closed:
-            shards.refresh(variables)
-            result = self._apply(grads, shards.parts_of(variables))
-        shards.gather(variables, self._call_name(variables))
-        shards.constrain(variables)
+        with tf.control_dependencies(shards.check_ranks()):
+            if not self._outer_reduced:
+                grads = self._reduce_left(grads, variables)
+            live = _live(grads, variables)
+            closed = gate.closed_until(() if self._outer_reduced else grads)
+            with self._call(_Call(variables, live, True)), closed:
+                shards.refresh(variables)
+                result = self._apply(grads, shards.parts_of(variables))
+            shards.gather(variables, self._call_name(variables))
+            shards.constrain(variables)
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
@@ -348,6 +350,24 @@ class OptimizerHook(GradientHook):
         finally:
             self._outer_reduced = before
 
+    @contextlib.contextmanager
+    def _call(self, call: Any) -> Iterator[Any]:
+        with super()._call(call):
+            yield call
+        self._note_memory()
+
+    def _note_memory(self) -> None:
+        """Tells the record what the optimizer holds, if that has changed."""
+        states = [*facts.variables_of(self.optimizer), *self.accumulated()]
+        if len(states) == self._noted:
+            return
+        self._noted = len(states)
+        trained = facts.trained_by(self.optimizer, [])
+        parts = [] if self.shards is None else self.shards.parts_of(trained)
+        trained += [part for part in parts if facts.whole_of(part) is not part]
+        sums = (sum(map(facts.bytes_of, variables)) for variables in (trained, states))
+        memory.note(self, memory.Held(*sums))
+
     def _variables_of(self, grads: list[Any], trainable_variables: Any) -> list[Any]:
         """Returns [] if Keras' own `apply` has nothing to do or will refuse the call."""
         if trainable_variables is None:
@@ -446,12 +466,6 @@ class OptimizerHook(GradientHook):
             "gradients in a way of its own, without Keras' `_clip_gradients`, and they would not "
             "be reduced over the ranks: use it without gradient_accumulation_steps"
         )
-
-
-def _passes_of(optimizer: Any) -> Any:
-    # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
-    counter = getattr(optimizer, "_iterations", None)
-    return optimizer.iterations if counter is None else counter
 
 
 def _live(grads: Sequence[Any], variables: Sequence[Any]) -> list[int]:

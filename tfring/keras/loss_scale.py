@@ -56,6 +56,10 @@ def _apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
     if trainable_variables is None and not self.built:
         return _original_apply(self, grads, trainable_variables)  # which raises
     variables = list(trainable_variables or self._trainable_variables)
+    if hook.shards is not None and not self.built:
+        # Else `reduce` builds the inner optimizer alone. Then files have a variable of Nadam that
+        # Keras hides if this class builds it.
+        self.build(variables)
     scale = tf.convert_to_tensor(self.dynamic_scale if self.built else self.initial_scale)
     reduced = hook.reduce(grads, variables, unscale=scale)
     with hook.outer_reduced(), gate.closed_until(reduced):

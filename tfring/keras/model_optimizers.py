@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfring.keras import detect
 from tfring.keras.gradient_hook import find_hook, innermost
+from tfring.runtime import process_sets, topology
 
 _LONGEST = 1000  # elements of a container that is searched; a longer one holds data
 _PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}
@@ -59,6 +60,26 @@ def hooks_of(model: Any) -> dict[str, Any]:
 def sharded_hooks(model: Any) -> list[Any]:
     """Returns those of hooks_of with shard_states=True."""
     return [hook for hook in hooks_of(model).values() if hook.shards is not None]
+
+
+def refuse_parts_of_sets(model: Any, what: str) -> None:
+    """Raises NotImplementedError if a process set shares states (shard_states=True).
+
+    Ranks of other sets have other states, and ranks outside have whole ones. `what` would need the
+    same on all ranks.
+    """
+    for path, hook in hooks_of(model).items():
+        members = hook.process_set
+        if not hook.options.shard_states or process_sets.checked_id(members) == 0:
+            continue
+        if members.size() > 1:
+            raise NotImplementedError(
+                f"rank {topology.rank()}: {what} needs the same states on all ranks, and {path} "
+                f"has parts of them for ranks {members.ranks} alone (shard_states=True and "
+                "process_set).\nLeave it out. Give equal weights by hvd.broadcast_variables("
+                "model.weights, root, process_set=...), and save with "
+                "hvd.save_model(..., process_set=...)."
+            )
 
 
 def is_optimizer(value: Any) -> bool:

@@ -73,9 +73,8 @@ def DistributedOptimizer(
             - average_aggregated_gradients: use the mean over these passes instead of their sum.
               Keras' own gradient_accumulation_steps always uses the mean.
             - shard_states: each rank keeps 1/N of the optimizer's states, such as momentums, and
-              updates 1/N of each weight; the weights are the same. For SGD, RMSprop, Adam, AdamW,
-              Adadelta, Adagrad, Adamax, Nadam, Ftrl and Lion of Keras 3. Save the model with
-              hvd.save_model.
+              updates 1/N of each weight; the weights are the same. N is the size of process_set.
+              For all optimizers of Keras 3, but no subclasses. Save the model with hvd.save_model.
             - use_locking: lock variables during updates; optimizers of TensorFlow 1 only.
 
     Returns:

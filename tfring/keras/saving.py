@@ -16,7 +16,7 @@ from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import sharded_hooks
 from tfring.keras.optimizer import wrap
 from tfring.keras.sync_batch_norm import SyncBatchNormalization
-from tfring.runtime import topology
+from tfring.runtime import process_sets
 from tfring.training import saved_options
 from tfring.training.saved_options import SAVED
 
@@ -78,7 +78,7 @@ def load_model(
     return model
 
 
-def save_model(model: Any, filepath: Any, **options: Any) -> None:
+def save_model(model: Any, filepath: Any, *, process_set: Any = None, **options: Any) -> None:
     """Saves a model with `model.save` on rank 0; a collective.
 
     Needed where an optimizer has shard_states=True: each rank has a part of its states. The file
@@ -87,13 +87,25 @@ def save_model(model: Any, filepath: Any, **options: Any) -> None:
     Args:
         model: a model of Keras 3.
         filepath: where rank 0 writes it.
+        process_set: that of the optimizer, if it has one. Its ranks call this, and the first of
+            them writes.
         **options: of `model.save`.
 
     Raises:
+        ValueError: the states are divided among the ranks of another process set.
         NotImplementedError: an HDF5 file of a model with sharded states.
-        Exception: on rank 0: what `model.save` raises.
+        Exception: on the rank that writes: what `model.save` raises.
     """
-    save_together(model, model.save if topology.rank() == 0 else None, filepath, **options)
+    members = process_set or process_sets.global_process_set
+    for hook in sharded_hooks(model):
+        if process_sets.checked_id(hook.process_set) != process_sets.checked_id(members):
+            raise ValueError(
+                f"save_model: the states of optimizer {hook.optimizer.name!r} are divided among "
+                f"ranks {hook.process_set.ranks}, not among {members.ranks}.\nCall it on these "
+                "ranks with the process_set that DistributedOptimizer got."
+            )
+    writes = members.included() and members.rank() == 0
+    save_together(model, model.save if writes else None, filepath, **options)
 
 
 def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -34,12 +35,13 @@ from tfring.collectives import allreduce, buckets
 from tfring.collectives.variables import PART
 from tfring.keras import facts
 from tfring.keras.sharded_state import ShardedState
-from tfring.ops import builders, reduce_ops
+from tfring.ops import builders, reduce_ops, topology_ops, xla
 from tfring.runtime import process_sets, topology
 from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
+from tfring.training.shard_moves import Range
 from tfring.training.shards import EqualShards, OwnedShards, join_parts, owners
 
 # Optimizers that treat each element of a variable by itself.
@@ -97,6 +99,7 @@ class StateShards:
         self._shapes: dict[int, tuple[int, ...]] = {}  # of whole states, by the ids of the parts
         self._keys: dict[Any, Any] = {}  # key of the variable by key of its part
         self._gathered: list[Any] | None = None  # values of all states, while they are saved
+        self.traced_anew = False  # whether all steps are traced again when the ranks have changed
 
     def methods(self) -> dict[str, Any]:
         """Returns the replacements of the optimizer's methods."""
@@ -118,14 +121,8 @@ class StateShards:
         if self._held:
             return
         variables = list(variables)
-        shards = self._shards_for(variables)
         with tf.init_scope():
-            for variable, how in zip(variables, shards, strict=True):
-                key, part = self._key(variable), _part_of(variable, how)
-                self._held[key] = _Held(variable, part, how)
-                self._keys[self._key(part)] = key
-            # Some optimizers begin with the values of their variables.
-            self.refresh([v for v in variables if _has_value(v)])
+            self._cut(variables)
         self._build(self.parts_of(variables))
         if self._by_variable:
             with tf.init_scope():
@@ -133,8 +130,100 @@ class StateShards:
         for state in self.states().values():
             setattr(state.own, PART, True)
 
-    def _shards_for(self, variables: list[Any]) -> list[EqualShards | OwnedShards | None]:
-        """Returns how each variable is divided; None: it is not."""
+    def divide(self) -> bool:
+        """Divides the states anew if this rank, or the number of ranks, is another one now.
+
+        They get new variables of TensorFlow, with initial values.
+
+        Returns:
+            Whether functions that were traced before have variables that are not used any more.
+        """
+        now = EqualShards(self._members.size(), self._members.rank())
+        if now == self._equal:
+            return False
+        self._equal = now
+        if not self._held:
+            return False
+        wholes, sharded = [held.whole for held in self._held.values()], self.states()
+        with tf.init_scope():
+            self._cut(wholes)
+            plain = _plain(self._optimizer)
+            plain.build(self.parts_of(wholes))
+        made = {(name, self._key(of)): own for name, of, own in facts.slots_of(plain, wholes)}
+        for name, of, own in facts.slots_of(self._optimizer, wholes):
+            if id(own) in sharded:
+                new = made[name, self._key(of)]
+                own._value, own._shape = new._value, new._shape
+        # TensorFlow and Keras must neither keep the former parts nor track these.
+        del self._optimizer._trainable_variables
+        object.__setattr__(self._optimizer, "_trainable_variables", self.parts_of(wholes))
+        return True
+
+    def _cut(self, variables: list[Any]) -> None:
+        """Makes the parts of the model's variables."""
+        shards = self._shards_for(variables, self._equal.count, self._equal.index)
+        self._held, self._keys = {}, {}
+        for variable, how in zip(variables, shards, strict=True):
+            key, part = self._key(variable), _part_of(variable, how)
+            self._held[key] = _Held(variable, part, how)
+            self._keys[self._key(part)] = key
+        # Some optimizers begin with the values of their variables.
+        self.refresh([v for v in variables if _has_value(v)])
+
+    @property
+    def divided(self) -> tuple[int, int]:
+        """Among how many ranks the states are divided, and which of them this one is."""
+        return self._equal.count, self._equal.index
+
+    def check_ranks(self) -> list[Any]:
+        """Raises RuntimeError if the states are divided among other ranks than the present ones.
+
+        In a function that XLA compiles it cannot know, and raises NotImplementedError except in
+        elastic `fit`.
+
+        Returns:
+            In a graph, operations that raise InvalidArgumentError when it runs among other ranks.
+        """
+        if not gate.wanted():
+            return []
+        count, index = self.divided
+        why = (
+            f"The states of optimizer {self._optimizer.name!r} are divided for rank {index} of "
+            f"{count}, and this is another one now (shard_states=True).\n"
+            "Train in the function that you give to hvd.elastic.run, with a hvd.elastic.KerasState "
+            "of this model, and make a tf.function of your own within that function, not in a "
+            "reset callback."
+        )
+        if tf.executing_eagerly():
+            if (count, index) != (self._members.size(), self._members.rank()):
+                raise RuntimeError(why)
+            return []
+        if xla.compiling():  # it has no assertions
+            if not self.traced_anew:
+                raise NotImplementedError(
+                    f"shard_states=True for optimizer {self._optimizer.name!r}: in an elastic job "
+                    "a compiled step would not notice that the ranks have changed.\n"
+                    "Use jit_compile=False, or hvd.elastic.fit."
+                )
+            return []
+        now = tf.stack([topology_ops.size_op(), topology_ops.rank_op()])
+        return [tf.debugging.Assert(tf.reduce_all(now == [count, index]), [why])]
+
+    def ranges(self, count: int) -> list[list[Range]]:
+        """Returns which elements of each state each of `count` ranks has, as `states` has them."""
+        wholes = [held.whole for held in self._held.values()]
+        shards = dict(zip(self._held, self._shards_for(wholes, count, 0), strict=True))
+        found = []
+        for of, _, shape in self._sharded_slots():
+            how = shards[self._key(of)]
+            assert how is not None
+            found.append(how.ranges(math.prod(shape)))
+        return found
+
+    def _shards_for(
+        self, variables: list[Any], count: int, index: int
+    ) -> list[EqualShards | OwnedShards | None]:
+        """Returns how each variable is divided on rank `index` of `count`; None: it is not."""
         local = self._local.positions(variables)
         divided = [
             position
@@ -145,11 +234,11 @@ class StateShards:
             and not (self._by_variable and not len(variable.shape))
         ]
         found: list[EqualShards | OwnedShards | None] = [None] * len(variables)
-        count, index = self._equal.count, self._equal.index
-        chosen = owners([_bytes_of(variables[position]) for position in divided], count)
+        equal = EqualShards(count, index)
+        chosen = owners([facts.bytes_of(variables[position]) for position in divided], count)
         for position, owner in zip(divided, chosen, strict=True):
             owned = OwnedShards(count, index, owner)
-            found[position] = owned if self._by_variable else self._equal
+            found[position] = owned if self._by_variable else equal
         return found
 
     def _whole_shapes(self) -> dict[int, tuple[int, ...]]:
@@ -163,7 +252,7 @@ class StateShards:
             mine = facts.slots_of(self._optimizer, [held.whole])
             whole = {name: own for name, _, own in mine}
             if isinstance(held.shards, OwnedShards) and not held.shards.is_own:
-                plain = type(self._optimizer).from_config(self._optimizer.get_config())
+                plain = _plain(self._optimizer)
                 like = _like(held.whole, held.whole.shape)
                 plain.build([like])
                 whole = {name: own for name, _, own in facts.slots_of(plain, [like])}
@@ -205,7 +294,7 @@ class StateShards:
     def gather(self, variables: Sequence[Any], name: str) -> None:
         """Gives the variables the values of all ranks' parts."""
         ordered = [v for v in reversed(variables) if self.is_sharded(v)]
-        specs = tuple(buckets.TensorSpec(v.dtype, _bytes_of(v)) for v in ordered)
+        specs = tuple(buckets.TensorSpec(v.dtype, facts.bytes_of(v)) for v in ordered)
         for bucket in buckets.cut_buckets(specs):
             chosen = [ordered[position] for position in bucket.positions]
             bring = self._broadcast if self._by_variable else self._gather_parts
@@ -296,14 +385,26 @@ class StateShards:
 
     def states(self) -> dict[int, ShardedState]:
         """Returns the states of which this rank has a part, by the ids of their variables."""
-        wholes = [held.whole for held in self._held.values()]
         found = {}
-        for _, of, own in facts.slots_of(self._optimizer, wholes):
-            shape, shards = self._shapes.get(id(own), tuple(of.shape)), self._shards_of(of)
-            # An optimizer may have numbers in place of states; all ranks have them.
-            if shards is not None and (shape or not self._by_variable):
-                found[id(own)] = ShardedState(own, shape, shards, self._members)
+        for of, own, shape in self._sharded_slots():
+            shards = self._shards_of(of)
+            assert shards is not None
+            found[id(own)] = ShardedState(own, shape, shards, self._members)
         return found
+
+    def _sharded_slots(self) -> Iterator[tuple[Any, Any, tuple[int, ...]]]:
+        """Yields a variable of the model, the part of one of its states, the whole one's shape."""
+        wholes = [held.whole for held in self._held.values()]
+        for _, of, own in facts.slots_of(self._optimizer, wholes):
+            shape = self._shapes.get(id(own), tuple(of.shape))
+            # An optimizer may have numbers in place of states; all ranks have them.
+            if self.is_sharded(of) and (shape or not self._by_variable):
+                yield of, own, shape
+
+    @property
+    def steps(self) -> int:
+        """How often the optimizer has been given gradients; needs eager mode."""
+        return int(facts.number(facts.passes_of(self._optimizer)))
 
     @property
     def _root(self) -> int:
@@ -332,7 +433,8 @@ class StateShards:
             raise RuntimeError(
                 f"rank {topology.rank()} has only its part of the states of optimizer "
                 f"{self._optimizer.name!r}, and saves them alone.\nCall "
-                "hvd.save_model(model, path) on all ranks: it gathers them, and rank 0 writes."
+                "hvd.save_model(model, path) on all ranks: it gathers them, and rank 0 writes. "
+                "With a process set give it process_set=."
             )
         own = self._gathered or [variable.numpy() for variable in self._optimizer.variables]
         for number, value in enumerate([*(variable.numpy() for variable in outer), *own]):
@@ -385,19 +487,22 @@ def _part_of(variable: Any, shards: EqualShards | OwnedShards | None) -> Any:
 
 def _like(variable: Any, shape: Sequence[int]) -> Any:
     """Returns a variable of zeros with the dtype, name and path of another one."""
-    name = str(variable.name).replace("/", "_")  # a tf.Variable may have a path
+    # A tf.Variable may have a path and a number.
+    name = str(variable.name).replace("/", "_").replace(":", "_")
     made = keras.Variable(tf.zeros(shape, variable.dtype), dtype=variable.dtype, name=name)
     made._path = getattr(variable, "path", name)
     return made
 
 
+def _plain(optimizer: Any) -> Any:
+    """Returns an optimizer of the same kind, which is not built."""
+    rate = {"learning_rate": 0.0}  # a function of the program may not be made from a config
+    return type(optimizer).from_config({**optimizer.get_config(), **rate})
+
+
 def _has_value(variable: Any) -> bool:
     handle = variable if isinstance(variable, tf.Variable) else variable.value
     return tf.executing_eagerly() and bool(handle.is_initialized())
-
-
-def _bytes_of(variable: Any) -> int:
-    return int(tf.TensorShape(variable.shape).num_elements() * tf.as_dtype(variable.dtype).size)
 
 
 def _check(optimizer: Any, options: ReduceOptions) -> None:
@@ -414,9 +519,7 @@ def _check(optimizer: Any, options: ReduceOptions) -> None:
         why = "use op=Average or op=Sum"  # with others ranks do not compare their weights
     elif options.after_reduce is not None:
         why = "after_reduce would get a part of the gradients"
-    elif process_sets.checked_id(options.process_set) != 0:
-        why = "ranks outside the process set would have whole states"
-    elif gate.wanted():
-        why = "in an elastic job the states of a lost rank would be lost"
+    elif gate.wanted() and process_sets.checked_id(options.process_set) != 0:
+        why = "in an elastic job all ranks share the states: leave out process_set"
     if why:
         raise NotImplementedError(f"shard_states=True for optimizer {optimizer.name!r}: {why}")

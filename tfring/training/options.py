@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
 from tfring.runtime import process_sets
+from tfring.training import gate
 
 GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes gradients and their variables, returns one gradient for each."""
@@ -166,8 +167,10 @@ class ReduceOptions:
 
     @property
     def shards(self) -> bool:
-        """Whether this rank has a part of the optimizer's states: not if it is alone."""
-        return self.shard_states and self.included and (self.members.size() or 1) > 1
+        """Whether this rank has a part of the optimizer's states: not if it stays alone."""
+        if not self.shard_states or not self.included:
+            return False
+        return (self.members.size() or 1) > 1 or gate.wanted()
 
     @property
     def depends_on_magnitude(self) -> bool:

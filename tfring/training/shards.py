@@ -11,10 +11,13 @@ There are two ways:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from tfring.training.shard_moves import Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,12 @@ class EqualShards:
         """Returns the number of elements in each rank's part, with the zeros of the last one."""
         return [self.part_size(elements)] * self.count
 
+    def ranges(self, elements: int) -> list[Range]:
+        """Returns which elements each rank has."""
+        size = self.part_size(elements)
+        firsts = [min(rank * size, elements) for rank in range(self.count + 1)]
+        return list(itertools.pairwise(firsts))
+
     def flat(self, tensor: Any) -> Any:
         """Returns all parts of a tensor, one behind the other.
 
@@ -47,8 +56,7 @@ class EqualShards:
         """Returns this rank's part of a tensor of known shape."""
         elements = tensor.shape.num_elements()
         size = self.part_size(elements)
-        first = min(self.index * size, elements)
-        last = min(first + size, elements)
+        first, last = self.ranges(elements)[self.index]
         own = tf.reshape(tensor, [-1])[first:last]
         missing = size - (last - first)
         own = tf.pad(own, [[0, missing]]) if missing else own
@@ -71,6 +79,10 @@ class OwnedShards:
     def splits(self, elements: int) -> list[int]:
         """Returns the number of elements on each rank."""
         return [elements if rank == self.owner else 0 for rank in range(self.count)]
+
+    def ranges(self, elements: int) -> list[Range]:
+        """Returns which elements each rank has."""
+        return [(0, size) for size in self.splits(elements)]
 
     def flat(self, tensor: Any) -> Any:
         """Returns the tensor as one vector."""

@@ -69,6 +69,8 @@ int64_t CpuBackend::bytes_sent() const {
   return transport_->bytes_sent() + (arena_ ? arena_->bytes_sent() : 0);
 }
 
+int64_t CpuBackend::memory() const { return transport_->memory() + scratch_; }
+
 int64_t CpuBackend::wakeups() const {
   return queue_->wakeups() + runner_.wakeups() + (arena_ ? arena_->wakeups() : 0);
 }
@@ -194,6 +196,7 @@ Status CpuBackend::RunSchedule(const Collective& collective) {
     }
   }
   executor_.Prepare(collective, schedule, ResolveReduction(collective));
+  scratch_ = executor_.memory();
   running_ = &collective;
   runner_.Start(schedule, collective.sequence, collective.members, &executor_, collective.marks);
   return runner_.Run();

@@ -37,6 +37,7 @@ class CpuBackend final : public CollectiveBackend {
   void Abort(Status why) override;
   int64_t progress() const override;
   int64_t bytes_sent() const override;
+  int64_t memory() const override;
   int64_t wakeups() const override;
 
  private:
@@ -64,6 +65,7 @@ class CpuBackend final : public CollectiveBackend {
   bool begun_ = false;  // running_ has begun in its arena, and continues with the next Run
   std::vector<BadValues> bad_values_;  // in this rank's input of running_
 
+  std::atomic<int64_t> scratch_{0};  // bytes that the executor keeps
   std::atomic<bool> peer_lost_{false};
   std::unique_ptr<CollectiveQueue> queue_;
 };

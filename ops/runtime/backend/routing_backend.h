@@ -38,6 +38,7 @@ class RoutingBackend final : public CollectiveBackend, private CpuOrder {
   void Abort(Status why) override;
   int64_t bytes_sent() const override;
   int64_t progress() const override;
+  int64_t memory() const override { return cpu_->memory(); }
   int64_t wakeups() const override;
 
  private:

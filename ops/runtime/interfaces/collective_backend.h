@@ -131,6 +131,8 @@ class CollectiveBackend {
   // Grows while data moves in either direction, and for a limited time while a device has other
   // work to do first. Any thread.
   virtual int64_t progress() const { return bytes_sent(); }
+  // Bytes of the buffers on the host in which it moves tensors. Any thread.
+  virtual int64_t memory() const { return 0; }
   // How often a thread of the backend woke from sleep.
   virtual int64_t wakeups() const = 0;
 };

@@ -78,6 +78,9 @@ class DataTransport {
   // Memory that the ranks of this host share, or null. Lives as long as this.
   virtual HostMemory* host_memory() { return nullptr; }
 
+  // Bytes of memory that this rank has allocated for the ranks of this host to share.
+  virtual int64_t memory() const { return 0; }
+
   // Bytes that TrySend has accepted so far.
   virtual int64_t bytes_sent() const = 0;
 

@@ -69,6 +69,7 @@ void LoopReports::Step(const EngineEffects& effects, TimePoint now,
     // bytes_sent is read here and not where a plan ends, because backends hold locks there that
     // bytes_sent may need. After its last plan a rank gets here with its next heartbeat.
     recorder->Sent(backend.bytes_sent(), engine.cache_hits());
+    recorder->Buffers(backend.memory());
   }
   if (recorder_ != nullptr) Record(effects);
   for (const LockNews& news : effects.locks) locks_.Report(news);

@@ -266,6 +266,10 @@ void RankRuntime::MarkFit(const FitMark& fit) {
   if (core_->recorder != nullptr) core_->recorder->MarkFit(fit);
 }
 
+void RankRuntime::MarkMemory(const MemoryMark& memory) {
+  if (core_->recorder != nullptr) core_->recorder->MarkMemory(memory);
+}
+
 void RankRuntime::PauseRecord(bool paused) {
   if (core_->recorder != nullptr) core_->recorder->Pause(paused);
 }

@@ -90,6 +90,8 @@ class TFRING_EXPORT RankRuntime {
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   // For the record: see FitMark.
   void MarkFit(const FitMark& fit);
+  // For the record: see MemoryMark.
+  void MarkMemory(const MemoryMark& memory);
   void Mark(const std::string& text);
   // See Recorder::Pause.
   void PauseRecord(bool paused);

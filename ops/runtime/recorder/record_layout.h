@@ -33,6 +33,12 @@ struct FitMark {
   int64_t callback_nanoseconds;
 };
 
+// What optimizers hold, in bytes: the weights that they train; their states; copies of the states
+// of other ranks.
+struct MemoryMark {
+  int64_t weights, states, copies;
+};
+
 struct RecordHeader {
   char magic[8];
   uint32_t version;
@@ -79,7 +85,9 @@ struct RecordHeader {
   std::atomic<int64_t> callback_time, epoch, epochs, last_step;
   std::atomic<int64_t> has_loss;  // 1: the next one is known, which may be NaN
   std::atomic<double> loss;
-  char unused_4[4096 - 744];
+  // In bytes: what the program says of itself, see MemoryMark, and the backend's buffers.
+  std::atomic<int64_t> weights_memory, states_memory, copies_memory, buckets_memory;
+  char unused_4[4096 - 776];
 };
 
 struct CallRecord {

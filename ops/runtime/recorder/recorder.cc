@@ -294,6 +294,13 @@ void Recorder::MarkFit(const FitMark& fit) {
   own.has_loss.store(fit.loss.has_value() ? 1 : 0, kRelaxed);
 }
 
+void Recorder::MarkMemory(const MemoryMark& memory) {
+  RecordHeader& own = header();
+  own.weights_memory.store(memory.weights, kRelaxed);
+  own.states_memory.store(memory.states, kRelaxed);
+  own.copies_memory.store(memory.copies, kRelaxed);
+}
+
 void Recorder::RemoveFile() {
   if (!memory_->path().empty()) unlink(memory_->path().c_str());
 }

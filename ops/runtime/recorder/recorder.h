@@ -71,6 +71,8 @@ class Recorder final : public TrafficSink {
   void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
   void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
   void Sent(int64_t bytes, int64_t cache_hits);
+  // The bytes of the buffers in which the backend moves tensors.
+  void Buffers(int64_t bytes) { header().buckets_memory.store(bytes, std::memory_order_relaxed); }
   // A lock of the schedule began or ended.
   void Locked(bool begins) {
     (begins ? header().locks : header().unlocks).fetch_add(1, std::memory_order_relaxed);
@@ -85,6 +87,7 @@ class Recorder final : public TrafficSink {
   // nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void MarkFit(const FitMark& fit);
+  void MarkMemory(const MemoryMark& memory);
 
   // While paused, new calls and plans are not recorded, nor that this rank is awake; a plan that
   // began before stays open. For measuring the cost of the record. Thread-safe.

@@ -348,6 +348,10 @@ void ShmDataTransport::Interrupt() {
 
 int64_t ShmDataTransport::bytes_sent() const { return bytes_sent_ + base_->bytes_sent(); }
 
+int64_t ShmDataTransport::memory() const {
+  return static_cast<int64_t>(own_->rings() * own_->ring_bytes() + own_->part_bytes());
+}
+
 void ShmDataTransport::Close(TimePoint deadline) {
   own_->header()->owner_closed.store(1, std::memory_order_seq_cst);
   for (const std::unique_ptr<RingPair>& pair : pairs_) {

@@ -54,6 +54,7 @@ class ShmDataTransport final : public DataTransport {
   std::string PathTrouble(Rank peer) const override;
   void Interrupt() override;
   int64_t bytes_sent() const override;
+  int64_t memory() const override;
   HostMemory* host_memory() override { return host_memory_.get(); }
   // The ranks reached through shared memory.
   const std::vector<Rank>& shared() const { return shared_; }

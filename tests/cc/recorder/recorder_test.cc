@@ -339,6 +339,16 @@ TEST(WhatFitSaysOfItself) {
   EXPECT_EQ(recorder->header().has_loss.load(), int64_t{0});
 }
 
+TEST(WhatOptimizersAndBuffersHold) {
+  auto recorder = InMemory();
+  recorder->MarkMemory({400, 800, 50});
+  recorder->Buffers(7);
+  EXPECT_EQ(recorder->header().weights_memory.load(), int64_t{400});
+  EXPECT_EQ(recorder->header().states_memory.load(), int64_t{800});
+  EXPECT_EQ(recorder->header().copies_memory.load(), int64_t{50});
+  EXPECT_EQ(recorder->header().buckets_memory.load(), int64_t{7});
+}
+
 TEST(TheFileIsTheMemoryAndItsOwnersAlone) {
   const Folder folder;
   RecordIdentity identity;

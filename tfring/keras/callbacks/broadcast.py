@@ -13,7 +13,7 @@ from tfring.keras import checks, facts, preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
 from tfring.keras.gradient_hook import hook_of, innermost
-from tfring.keras.model_optimizers import hooks_of, optimizers_of
+from tfring.keras.model_optimizers import hooks_of, optimizers_of, refuse_parts_of_sets
 from tfring.runtime import topology
 from tfring.training import first_steps
 
@@ -79,6 +79,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self._pending = True
+        refuse_parts_of_sets(self.model, "BroadcastGlobalVariablesCallback")
         preprocessing.make_equal(self.model, self.root_rank)
         state.build_before_tracing(self.model)
         weights = state.shared_weights(self.model, self.local())

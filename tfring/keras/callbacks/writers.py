@@ -11,7 +11,7 @@ import keras
 from tfring.collectives import objects
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
-from tfring.keras.model_optimizers import sharded_hooks
+from tfring.keras.model_optimizers import refuse_parts_of_sets, sharded_hooks
 from tfring.keras.saving import SavedTogether
 from tfring.runtime import topology
 
@@ -50,6 +50,8 @@ class Writers(DistributedCallback):
         files = [_file(each) for each in self._callbacks]
         backups = [_path(b.backup_dir) for b in self._callbacks if isinstance(b, _BACKUP)]
         saves = [one for one in self._callbacks if isinstance(one, keras.callbacks.ModelCheckpoint)]
+        if saves:
+            refuse_parts_of_sets(self.model, "a ModelCheckpoint")
         sharded = bool(sharded_hooks(self.model))
         mine = {
             "files": [each for each in files if each],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +16,10 @@ from tfring.elastic.messages import strongest
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.keras.elastic.state import KerasState
+from tfring.keras.model_optimizers import sharded_hooks
+from tfring.runtime import topology
+
+_log = logging.getLogger("tfring")
 
 # Wishes of a rank, below changes of hosts: a change is told once, a wish as long as it lasts.
 _SAVE, _STOP, _HOSTS = 1, 2, 4
@@ -72,6 +77,8 @@ class FitState(KerasState):
         saved: how many of them are in the last checkpoint.
         stopped: whether a callback has ended training.
         restored: whether the newest checkpoint, if there is one, was loaded.
+        has_checkpoints: whether training may go back to one.
+        lost: which parts of sharded states are lost; "" once a checkpoint is loaded.
     """
 
     data: Any
@@ -85,6 +92,8 @@ class FitState(KerasState):
 
     def __init__(self, model: Any, data: Any) -> None:
         """Begins before the first batch of an ElasticDataset."""
+        self.has_checkpoints = False
+        self.lost = ""  # what was lost of sharded states, until a checkpoint is loaded
         super().__init__(
             model,
             data=data,
@@ -96,6 +105,8 @@ class FitState(KerasState):
             stopped=False,
             restored=False,
         )
+        for hook in sharded_hooks(model):
+            hook.shards.traced_anew = True
 
     def add_steps(self, steps: int) -> None:
         """Counts steps as trained; they are not committed yet."""
@@ -116,7 +127,19 @@ class FitState(KerasState):
         """
         wish = _STOP if stop else _SAVE if save else 0
         update, wish = divmod(strongest(self._heard() * _HOSTS + wish), _HOSTS)
+        self._settle(update)
         return update, wish == _STOP, wish == _SAVE
+
+    def _lose(self, what: str) -> None:
+        if not self.has_checkpoints:
+            super()._lose(what)
+        self.lost = what
+
+    def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
+        super()._synchronize(send, root)
+        if self.lost:
+            self.restored = False
+            self.save()
 
     def _knows_data(self) -> bool:
         return True
@@ -158,6 +181,8 @@ class FitCheckpoints(TrainingCheckpoints):
         """
         state.copy_all()  # a rank may be lost when only some of the variables have their new values
         found = self._found = self.begin(state.model, cursor=state.data)
+        if state.lost:
+            self._go_back(state, found)
         if found is not None:
             state.epoch, state.batch = found.epoch, found.batch
             state.epochs = Epochs.of_json(found.values.get(_EPOCHS, ()))
@@ -171,6 +196,14 @@ class FitCheckpoints(TrainingCheckpoints):
         state.restored = True
         state.commit_here()
         return found
+
+    def _go_back(self, state: FitState, found: TrainingPosition | None) -> None:
+        """Says that training goes back to a checkpoint, because states are lost."""
+        lost, state.lost = state.lost, ""
+        if found is None:
+            raise RuntimeError(f"{lost}\nThere is no checkpoint to go back to: start again.")
+        if topology.rank() == 0:
+            _log.warning("%s Training goes back to the checkpoint of step %d.", lost, found.step)
 
     def save_state(
         self,

@@ -21,6 +21,7 @@ from tfring.keras.callbacks.checkpoints.rank_state import EpochMetrics
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.elastic.fit_state import FitCheckpoints, FitState
 from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, UserCallbacks, Validate
+from tfring.keras.model_optimizers import sharded_hooks
 from tfring.ops import arguments
 from tfring.runtime import topology
 from tfring.runtime.signals.termination import TerminationRequest
@@ -112,6 +113,7 @@ class _Training:
         self, state: FitState, epochs: int, verbose: Any, checkpoints: FitCheckpoints | None
     ) -> None:
         self.state = state
+        state.has_checkpoints = checkpoints is not None
         self._epochs, self._verbose, self._checkpoints = epochs, verbose, checkpoints
         self._termination = TerminationRequest(_trains)
         self._trained = False  # whether this process has begun to train
@@ -131,7 +133,8 @@ class _Training:
             CommitEpochs(self.state, self._steps, self._checkpoints, self._wants_to_leave),
         ]
         process = processes.present()
-        if process is not None and process.record is None:
+        # With sharded states a step that was traced alone is of no use.
+        if process is not None and process.record is None and not sharded_hooks(self.state.model):
             self._trace_alone()
         self._termination.watch()
         try:

@@ -14,20 +14,27 @@ also safe under XLA, which else may write into the memory of a variable before a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfring.collectives.variables import PART
 from tfring.elastic import process as processes
+from tfring.elastic.copies import Part
+from tfring.elastic.errors import HostsUpdatedInterrupt
+from tfring.elastic.messages import NO_UPDATE, REMOVED
 from tfring.elastic.state import ObjectState, has_content, position_of
-from tfring.elastic.tensorflow_state import TensorFlowKerasState
+from tfring.elastic.tensorflow_state import TensorFlowKerasState, part_of_tensor
 from tfring.keras import detect, facts
 from tfring.keras.callbacks import state as shared
 from tfring.keras.checks import has_own_train_step
+from tfring.keras.elastic.state_parts import StateParts
 from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import hooks_of, optimizers_of
+from tfring.runtime import topology
 from tfring.training import gate
+from tfring.training.shard_moves import Choice
 
 # Commits after a change that search the variables again: Keras makes those of metrics in the first
 # batch.
@@ -62,6 +69,9 @@ class KerasState(TensorFlowKerasState):
         self._loose: list[Any] = []  # of these, those that also a step that fails changes
         self._own: list[Any] = []  # variables of this rank alone
         self._saved_own: list[tuple[Any, Any]] = []  # with their values
+        self._parts = StateParts(model, optimizer)  # of sharded states
+        self._saved_steps = 0  # of their optimizers
+        self._finished = False  # whether they went on after the last commit, which was the end
         super().__init__(model, optimizer, **kwargs)
 
     def commits_each_batch(self, each: bool) -> None:
@@ -81,6 +91,7 @@ class KerasState(TensorFlowKerasState):
         self._live = None if counter is None else int(facts.number(counter))
         self._save_variables()
         self._saved_own = [(v, _value(v)) for v in self._own]
+        self._saved_steps = self._parts.steps
 
     def copy_all(self) -> None:
         """Copies the weights, too, until the next commit.
@@ -103,10 +114,75 @@ class KerasState(TensorFlowKerasState):
             variable.assign(value)
 
     def sync(self) -> None:
-        """Gives all ranks the state of the rank that has the most commits. A collective."""
+        """Gives all ranks the state of the rank that has the most commits. A collective.
+
+        Sharded states are divided among the present ranks.
+
+        Raises:
+            RuntimeError: parts of sharded states are lost, with their copies.
+        """
         self._fresh = _UNTIL_KNOWN
         self._find()
         super().sync()
+
+    def check_host_updates(self) -> None:
+        """See `State.check_host_updates`."""
+        if not self._parts:
+            super().check_host_updates()
+            return
+        update = super()._host_update()
+        if update != NO_UPDATE:
+            self._commit_here()
+            self._settle(update)
+            raise HostsUpdatedInterrupt(update == REMOVED)
+
+    def _host_update(self) -> int:
+        update = super()._host_update()
+        self._settle(update)
+        return update
+
+    def _settle(self, update: int) -> None:
+        """Is called when all ranks have made a commit; `update` says whether any may leave."""
+        if self._parts:
+            self._parts.settle()
+            if update != NO_UPDATE:
+                self._parts.spread()
+
+    def _commit_here(self) -> None:
+        if self._parts:
+            self._parts.exchange(self._progress)
+        super()._commit_here()
+
+    def _finish(self) -> None:
+        # Other ranks may be lost already, and a version needs all. If one of those that are left is
+        # lost, the training goes on from the last commit.
+        self._finished = bool(self._parts)
+        if not self._finished:
+            super()._finish()
+
+    def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
+        if not self._parts:
+            super()._synchronize(send, root)
+            return
+        trained = self._progress.lineage and self._parts.steps != self._saved_steps
+        if self._finished or trained:
+            self.restore()  # no rank has copies of what came after the last commit
+            self._progress.roll_back()
+        self._finished = False
+        choice = self._parts.choose(self._progress)
+        if choice.lost:
+            self._lose(_loss(choice))
+        super()._synchronize(send, root if choice.root is None else choice.root)
+        if self._parts.take(choice, self._progress):
+            self.model.train_function = None  # it has the variables of the former parts
+        self.save()
+
+    def _lose(self, what: str) -> None:
+        """Is called on all ranks when parts of sharded states are lost."""
+        raise RuntimeError(
+            f"{what}\nStart again from a checkpoint. hvd.elastic.fit(checkpoint=...) does it by "
+            "itself."
+        )
 
     def _take_steps(self, steps: int) -> None:
         """Commits completed steps, after which a callback failed before their commit."""
@@ -147,12 +223,25 @@ class KerasState(TensorFlowKerasState):
         self.copy_all()
         super()._send(root)
 
+    def _describe(self) -> list[str]:
+        return [*super()._describe(), *self._parts.describe()]
+
+    def _pack(self) -> list[Part] | None:
+        if not self._parts:
+            return super()._pack()
+        common = super()._pack() if topology.size() == 1 else None
+        if common is None:
+            return None
+        return [*map(part_of_tensor, self._parts.whole()), *common]
+
     def _unpack(self, parts: Iterator[bytearray]) -> None:
         self.copy_all()  # so that a copy that breaks off can be undone
+        self._parts.take_whole(parts)
         super()._unpack(parts)
 
     def _find(self) -> None:
         """Finds the variables, which takes longer than to copy them if models are large."""
+        self._parts.find()
         optimizers = list(optimizers_of(self.model).values())
         local = shared.local_variables(self.model, ())
         common = [
@@ -164,8 +253,9 @@ class KerasState(TensorFlowKerasState):
         self._counter = self._step_counter(optimizers)
         if self.optimizer is not None:
             reached_ids = {id(v) for v in reached}
-            given = facts.variables_of(self.optimizer)
-            common += [v for v in given if id(v) not in reached_ids]
+            given = [v for v in facts.variables_of(self.optimizer) if id(v) not in reached_ids]
+            common += [v for v in given if not getattr(v, PART, False)]
+            reached += given
         self._common = list({id(v): v for v in common}.values())
         everything = [*_variables_of(self.model), *reached, *accumulated]
         common_ids = {id(v) for v in common}
@@ -194,6 +284,18 @@ class KerasState(TensorFlowKerasState):
         if not self._knows_data():
             return None
         return hook.optimizer.iterations
+
+
+def _loss(choice: Choice) -> str:
+    """Says which parts of sharded states are lost."""
+    assert choice.version is not None
+    commit, _, count = choice.version
+    ranks = ", ".join(map(str, choice.lost))
+    what = f"rank {ranks}" if len(choice.lost) == 1 else f"ranks {ranks}"
+    return (
+        f"The optimizer states of {what} (of {count}) after commit {commit} are lost: no rank is "
+        "left that has a copy of them (shard_states=True)."
+    )
 
 
 def _variables_of(model: Any) -> list[Any]:

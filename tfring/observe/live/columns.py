@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from tfring.observe.live.overview import RankView
+from tfring.observe.recorder.memory import NAMES
 from tfring.runtime.texts.ranks import rank_ranges
 from tfring.runtime.texts.sizes import size_text
 
@@ -126,6 +127,20 @@ def _epoch_text(value: tuple[int, int]) -> str:
     return f"{epoch}/{epochs}" if epochs else str(epoch)
 
 
+_HELD = {
+    "weights": "that optimizers train, and its own parts of them",
+    "states": "of optimizers, or its own parts of them",
+    "copies": "parts of states that an elastic job keeps of commits",
+    "buckets": "buffers of the runtime, on the host",
+}
+
+
+def _held(name: str) -> Column:
+    """Returns the column of what a rank holds in memory under one name."""
+    value = _of(sum, lambda view: getattr(view.memory, name) or None)
+    return Column(name, value, size_text, _HELD[name], 200)
+
+
 COLUMNS = (
     Column("rank", lambda line: line.ranks[0], str, "which rank; with h, all ranks of a host"),
     Column("host", lambda line: line.host, str, "its host", 110, right=False),
@@ -187,6 +202,7 @@ COLUMNS = (
         size_text,
         "of its process, on the host",
     ),
+    *map(_held, NAMES),
     Column(
         "GPU",
         _of(fmean, lambda view: view.row.gpu if view.row.gpu >= 0 else None),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tfring.observe.live.rows import Row
 from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.memory import RankMemory, memory_in
 from tfring.observe.recorder.places import id_of
 from tfring.runtime.texts.ranks import ranks_text
 
@@ -30,6 +31,7 @@ class RankView:
         callbacks: Share of the time that callbacks took after each batch.
         cpu: Processors that it kept busy: 2.0 is two.
         awaited: Share of the time in which all other ranks waited for this one alone.
+        memory: What it holds for training.
         row: What was read.
     """
 
@@ -42,6 +44,7 @@ class RankView:
     callbacks: float | None
     cpu: float | None
     awaited: float | None
+    memory: RankMemory
     row: Row
 
     @property
@@ -104,6 +107,7 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
             cpu=_rate(was, row, lambda one: one.cpu) if row.cpu else None,
             # Rank 0 counts a wait when it is over.
             awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
+            memory=memory_in(row.record),
             row=row,
         )
         for was, row in pairs

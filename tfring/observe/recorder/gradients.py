@@ -29,7 +29,9 @@ NO_GRADIENTS = (".finite", ".scale", ".overwrite")
 # reduction's name. They begin with 0 again when the ranks have joined, or a step has failed.
 EAGER_NAMES = 16
 _EAGER = re.compile(r"(tfring\.tape\.eager\..+)\.(\d+)")
-_REDUCES = (KINDS.index("allreduce"), KINDS.index("reducescatter"))
+# With shard_states=True. No layout is compared in it, so it has no flag.
+_SCATTERS = KINDS.index("reducescatter")
+_REDUCES = (KINDS.index("allreduce"), _SCATTERS)
 # Of sparse gradients such a call tells the ranks how many rows they have. Others that begin with
 # its name move the rows afterwards, by a collective that may be another one in each step.
 _ROWS = re.compile(rb"(.+)\.\d+\.(?:values|indices|dense)")
@@ -63,8 +65,8 @@ def find_gradient_calls(calls: Array) -> GradientCalls:
 
 
 def _bucket_calls(calls: Array) -> GradientCalls:
-    wanted = (calls["flags"] & int(CallFlags.BUCKET) != 0) & (calls["invocation"] > 0)
-    at = np.flatnonzero(wanted & np.isin(calls["kind"], _REDUCES))
+    flagged = (calls["flags"] & int(CallFlags.BUCKET) != 0) | (calls["kind"] == _SCATTERS)
+    at = np.flatnonzero(flagged & (calls["invocation"] > 0) & np.isin(calls["kind"], _REDUCES))
     names, name = np.unique(calls["name"][at], return_inverse=True)
     found = [_reduction(each) for each in names.tolist()]
     kept = np.array([one is not None for one in found], dtype=bool)[name]

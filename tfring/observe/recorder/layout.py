@@ -68,6 +68,10 @@ _HEADER_FIELDS: list[tuple[str, str, int]] = [
     ("last_step", "<i8", _LIVE + 208),
     ("has_loss", "<i8", _LIVE + 216),
     ("loss", "<f8", _LIVE + 224),
+    ("weights_memory", "<i8", _LIVE + 232),
+    ("states_memory", "<i8", _LIVE + 240),
+    ("copies_memory", "<i8", _LIVE + 248),
+    ("buckets_memory", "<i8", _LIVE + 256),
 ]
 HEADER = np.dtype(
     {

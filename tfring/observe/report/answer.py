@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfring.observe.json_output import as_object
+from tfring.observe.recorder.memory import RankMemory
 from tfring.observe.report.summary import RankSummary, Report
 from tfring.observe.report.text import print_report, write_sentences
 
@@ -79,4 +80,5 @@ def keep_report(report: Report) -> dict[str, Any]:
 
 def parse_answer(kept: Mapping[str, Any]) -> Answer:
     """Returns the answer that `keep_report` kept."""
-    return Answer(**{**kept, "ranks": [RankSummary(**one) for one in kept["ranks"]]})
+    ranks = [RankSummary(**{**one, "memory": RankMemory(**one["memory"])}) for one in kept["ranks"]]
+    return Answer(**{**kept, "ranks": ranks})

@@ -10,6 +10,7 @@ import numpy as np
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.marks import EQUAL, ROUNDED
+from tfring.observe.recorder.memory import RankMemory, memory_in
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import Record
 from tfring.observe.report.job_steps import JobSteps, find_job_steps
@@ -37,6 +38,7 @@ class RankSummary:
         waiting: Median wait for other ranks per step.
         exchange: Median of waiting and of communication per step that no computation hid.
         late: How long the others waited for it in the steps of the report.
+        memory: What it holds.
     """
 
     rank: int
@@ -52,6 +54,7 @@ class RankSummary:
     waiting: float | None
     exchange: float | None
     late: int
+    memory: RankMemory
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ def _summary(record: Record, steps: JobSteps, late: int) -> RankSummary:
         waiting=waiting,
         exchange=exchange,
         late=late,
+        memory=memory_in(header),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
+from tfring.observe.recorder.memory import NAMES
 from tfring.observe.recorder.places import short
 from tfring.observe.report.summary import RankSummary, Report
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.sizes import size_text
 from tfring.runtime.texts.words import counted, upper_first
 
 if TYPE_CHECKING:
@@ -41,6 +44,9 @@ def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
     console.print(make_time_table(report))
+    if any(rank.memory.states for rank in report.ranks):
+        console.print()
+        console.print(make_memory_table(report))
 
 
 def write_sentences(report: Report) -> list[str]:
@@ -111,25 +117,12 @@ def _shares(report: Report) -> str:
 def make_time_table(report: Report) -> Table:
     """Returns where the time of each rank goes, per step; columns in the order of `tfring top`."""
     # Not at the top: `tfring run` loads this file, too, and must start fast.
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title="Time per step, in ms",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for name in ("rank", "host", "state"):
-        table.add_column(name, justify="right" if name == "rank" else "left")
     names = ["own work", "input", "callbacks", "exchange", "waiting", "awaited"]
-    for name in names:
-        table.add_column(name, justify="right")
+    table = _make_table("Time per step, in ms", ["rank", "host", "state"], names)
     count = len(report.steps.number)
-    slowest = sorted(report.ranks, key=lambda rank: -rank.late)[:LISTED]
-    for rank in sorted(slowest, key=lambda rank: rank.rank):
+    for rank in _listed(report):
         times = [rank.own, rank.input, rank.callbacks, rank.exchange, rank.waiting]
         times.append(rank.late / count if count else None)
         cells = map(_milliseconds, times)
@@ -141,6 +134,48 @@ def make_time_table(report: Report) -> Table:
         "Input, callbacks and awaited are means, the others medians. - = unknown."
     )
     return table
+
+
+def make_memory_table(report: Report) -> Table:
+    """Returns what each rank holds in memory."""
+    from rich.text import Text
+
+    table = _make_table("Memory", ["rank", "host"], NAMES)
+    for rank in _listed(report):
+        known = [getattr(rank.memory, name) for name in NAMES]
+        cells = [size_text(value) if value else "-" for value in known]
+        table.add_row(str(rank.rank), Text(rank.host), *cells)
+    table.caption = (
+        "weights = those that optimizers train, and this rank's parts of them (shard_states). "
+        "states = of optimizers, or this rank's parts. copies = of parts, for elastic jobs. "
+        "buckets = the runtime's buffers on the host. - = none, or unknown."
+    )
+    return table
+
+
+def _make_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """Returns a table without rows; `left` and `right` are the names of its columns."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in left:
+        table.add_column(name, justify="right" if name == "rank" else "left")
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _listed(report: Report) -> list[RankSummary]:
+    """Returns the ranks that tables have, by number."""
+    slowest = sorted(report.ranks, key=lambda rank: -rank.late)[:LISTED]
+    return sorted(slowest, key=lambda rank: rank.rank)
 
 
 def _milliseconds(nanoseconds: float | None) -> str:

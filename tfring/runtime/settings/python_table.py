@@ -117,7 +117,8 @@ START = _of_python(
         choice(
             "COMMIT_COPIES",
             "Whether commits of an elastic job that the loss of one rank or host would take away "
-            "are copied ([Elastic training](elastic.md#nothing-committed-is-lost)). `auto`: yes.",
+            "are copied ([Elastic training](elastic.md#nothing-committed-is-lost)), and the parts "
+            "of [sharded states](sharded_states.md#in-elastic-jobs). `auto`: yes.",
             "auto",
             choices=("auto", "off"),
             also=words("auto", "off"),

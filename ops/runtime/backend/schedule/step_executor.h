@@ -31,6 +31,10 @@ class StepExecutor {
   int Collect(const Range& range, int64_t done, struct iovec* pieces, int max) const;
 
   int64_t element_bytes() const { return element_bytes_; }
+  // Bytes that it keeps from one collective to the next.
+  int64_t memory() const {
+    return static_cast<int64_t>(scratch_memory_.capacity() + scaled_memory_.capacity());
+  }
 
  private:
   const BufferMap& MapOf(Space space) const;

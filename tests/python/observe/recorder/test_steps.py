@@ -138,6 +138,16 @@ def test_what_compares_layouts_or_is_reduced_besides_reduces_no_gradients() -> N
     assert len(steps_of(made(fast(1, 1, **broadcast)))) == 0
 
 
+def test_gradients_that_are_scattered_have_no_flag() -> None:
+    """With shard_states=True the call with the flag is about other values."""
+    scattered = {"kind": layout.KINDS.index("reducescatter"), "flags": 0}
+    whole = {"name": f"{gradient_name()}.whole"}
+    steps = steps_of(made(call(1, 10, 12, 20, **scattered), call(1, 11, 13, 15, **whole)))
+    assert (steps.ready.tolist(), steps.end.tolist(), steps.buckets.tolist()) == ([10], [20], [2])
+    of_user = {**scattered, "name": "scattered.0"}
+    assert len(steps_of(made(call(1, 10, 12, 20, **of_user)))) == 0
+
+
 def test_names_of_reductions() -> None:
     """Names that users give may have dots and numbers; long ones were cut in the middle."""
     names = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from tfring.collectives.variables import broadcast_variables
 from tfring.keras import facts
 from tfring.keras.callbacks import state
 from tfring.keras.gradient_hook import innermost
-from tfring.keras.model_optimizers import is_optimizer, optimizers_of
+from tfring.keras.model_optimizers import is_optimizer, optimizers_of, refuse_parts_of_sets
 from tfring.keras.sharded_state import ShardedState
 from tfring.runtime import topology
 from tfring.training.local_variables import variable_key
@@ -47,7 +46,9 @@ class Contents:
 
         Raises:
             CheckpointError: the model is not built.
+            NotImplementedError: a process set shares the states of an optimizer.
         """
+        refuse_parts_of_sets(model, "a checkpoint")
         if not model.built:
             raise CheckpointError(
                 f"rank {topology.rank()}: the model {model.name!r} has no weights yet: give its "
@@ -93,7 +94,7 @@ class Contents:
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each variable, the same on all ranks."""
-        return {name: _bytes_of(variable) for name, variable in self.variables().items()}
+        return {name: facts.bytes_of(variable) for name, variable in self.variables().items()}
 
     def arrays(self, names: Sequence[str], whole: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values as views for numpy, one after the other, without a copy.
@@ -176,10 +177,6 @@ def _path_of(variable: Any) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return (", ".join(names[:_LISTED]) or "nothing") + more
-
-
-def _bytes_of(variable: Any) -> int:
-    return int(math.prod(variable.shape) * tf.as_dtype(_dtype_of(variable)).size)
 
 
 def _dtype_of(variable: Any) -> str:

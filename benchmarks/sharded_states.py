@@ -1,0 +1,127 @@
+"""Adam with shard_states=True beside plain Adam: the time of a step, and memory.
+
+    mpirun -np 2 python -m benchmarks.sharded_states --json out.json
+    mpirun -np 4 python -m benchmarks.sharded_states --memory sharded    # or: adam, sgd
+
+"mlp" is a training step of an MLP of 20 million weights, whose update costs more than the rest.
+"resnet50" reduces and applies gradients of ResNet-50's shapes, without computing them. In each
+round both optimizers take a step.
+
+--memory trains the MLP with one optimizer. It prints the bytes of the optimizer's states, and the
+resident memory at the end, both of rank 0. What Adam's states take is the difference to SGD, which
+has none.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import common, resnet50
+from tfring.bench.samples import ratio_interval
+
+# Of a sharded step over a plain one; upper ends of intervals.
+LIMITS = {"mlp": 0.9, "resnet50": 1.02}
+_WIDTH, _LAYERS = 2230, 4
+_STEPS = 5
+
+
+def mlp_step(optimizer: Any) -> Callable[[], object]:
+    """Returns a training step of an MLP on four rows."""
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_LAYERS)]
+    model = keras.Sequential([keras.Input([_WIDTH]), *layers])
+    rows = tf.random.stateless_normal([4, _WIDTH], [1, 2])
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(rows) - rows))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return lambda: step()
+
+
+def resnet50_step(optimizer: Any) -> Callable[[], object]:
+    """Returns a step that applies ready gradients of ResNet-50's shapes."""
+    import keras
+    import tensorflow as tf
+
+    weights = [keras.Variable(tf.zeros(shape)) for shape in resnet50.shapes()]
+    gradients = [tf.random.stateless_normal(v.shape, [1, 2]) for v in weights]
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step() -> None:
+        optimizer.apply([tf.identity(gradient) for gradient in gradients], weights)
+
+    return lambda: step()
+
+
+def make_optimizer(way: str) -> Any:
+    """Returns the optimizer of a way: "sharded", "adam" or "sgd"."""
+    import keras
+
+    import tfring.keras as hvd
+
+    plain = keras.optimizers.SGD() if way == "sgd" else keras.optimizers.Adam()
+    return hvd.DistributedOptimizer(plain, shard_states=way == "sharded")
+
+
+def measure(comm: Any, kind: str, repeats: int) -> dict[str, Any]:
+    """Returns the row of one model."""
+    make = {"mlp": mlp_step, "resnet50": resnet50_step}[kind]
+    steps = {way: make(make_optimizer(way)) for way in ("adam", "sharded")}
+    times = common.side_by_side(comm, steps, repeats)
+    low, high = ratio_interval(times["adam"], times["sharded"])
+    row: dict[str, Any] = {"model": kind}
+    for way, took in times.items():
+        row[f"{way}_ms"] = common.median(took)
+    return {**row, "ratio": row["sharded_ms"] / row["adam_ms"], "low": low, "high": high}
+
+
+def measure_memory(way: str) -> dict[str, Any]:
+    """Returns the memory of rank 0 after some steps."""
+    optimizer = make_optimizer(way)
+    step = mlp_step(optimizer)
+    for _ in range(_STEPS):
+        step()
+    states = sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in optimizer.variables)
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    resident = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return {"optimizer": way, "states_mb": states / 1e6, "resident_mb": resident / 1e6}
+
+
+def main() -> int:
+    """Measures; returns the exit code."""
+    parser = common.parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--memory", choices=("sharded", "adam", "sgd"))
+    arguments = parser.parse_args()
+
+    import tfring.keras as hvd
+
+    hvd.init()
+    common.one_core()
+    comm = common.world_comm()
+    report = common.Report("sharded_states", hvd.size())
+    if arguments.memory:
+        report.rows.append(measure_memory(arguments.memory))
+    for kind, limit in {} if arguments.memory else LIMITS.items():
+        row = measure(comm, kind, arguments.repeats)
+        report.rows.append(row)
+        report.goals.append(common.Goal(f"{kind}: sharded over plain", row["high"], limit))
+    code = report.finish(arguments.json) if hvd.rank() == 0 else 0
+    hvd.shutdown()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
