@@ -232,7 +232,7 @@ void DefineRecord(py::module_& m) {
         if (const auto runtime = Running()) runtime->MarkMemory({weights, states, copies});
       },
       arg("weights"), arg("states"), arg("copies"),
-      "Records the bytes of weights and states of optimizers, and of copies of others' states.");
+      "Records the bytes of weights and states of optimizers, and of what commits keep.");
   m.def(
       "mark",
       [](const std::string& text) {

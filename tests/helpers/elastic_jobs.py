@@ -184,18 +184,23 @@ class ElasticJob:
             self._condition.notify_all()
 
 
-def wait_for_commits(job, size, count=3):
-    """Waits until a job of this size has committed `count` more steps; returns its workers."""
+def wait_for_commits(job, size, count=3, event="commit"):
+    """Waits until each rank of a job of this size has said `event` more times; returns workers."""
     begin = len(job.said)
 
     def found():
-        lines = [one for one in job.said[begin:] if one["event"] == "commit"]
+        lines = [one for one in job.said[begin:] if one["event"] == event]
         of_size = [one for one in lines if one["size"] == size]
         workers = {one["worker"] for one in of_size}
         each = (sum(one["worker"] == worker for one in of_size) for worker in workers)
         return workers if len(workers) == size and all(n >= count for n in each) else None
 
     return job.wait(found)
+
+
+def wait_for_batches(job, size, count=3):
+    """Waits until each rank of a job of this size has trained on `count` more batches."""
+    return wait_for_commits(job, size, count, "batch")
 
 
 def worker_of_rank(job, rank):

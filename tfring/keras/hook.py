@@ -69,7 +69,7 @@ class OptimizerHook(GradientHook):
         super().__init__(optimizer, options, original)
         self._pass_weights: dict[tuple[Any, ...], weights.PassWeights] = {}
         self._outer_reduced = False
-        self._noted = 0  # of how many variables `_note_memory` has told
+        self._noted: tuple[Any, ...] = ()  # of what `_note_memory` has told
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
@@ -359,9 +359,10 @@ class OptimizerHook(GradientHook):
     def _note_memory(self) -> None:
         """Tells the record what the optimizer holds, if that has changed."""
         states = [*facts.variables_of(self.optimizer), *self.accumulated()]
-        if len(states) == self._noted:
+        now = (len(states), None if self.shards is None else self.shards.divided)
+        if now == self._noted:
             return
-        self._noted = len(states)
+        self._noted = now
         trained = facts.trained_by(self.optimizer, [])
         parts = [] if self.shards is None else self.shards.parts_of(trained)
         trained += [part for part in parts if facts.whole_of(part) is not part]

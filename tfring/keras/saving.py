@@ -79,14 +79,14 @@ def load_model(
 
 
 def save_model(model: Any, filepath: Any, *, process_set: Any = None, **options: Any) -> None:
-    """Saves a model with `model.save` on rank 0; a collective.
+    """Saves a model with `model.save` on rank 0, or the first of a set; a collective.
 
     Needed where an optimizer has shard_states=True: each rank has a part of its states. The file
     has all of them, so that one process, or any number of ranks, can load it.
 
     Args:
         model: a model of Keras 3.
-        filepath: where rank 0 writes it.
+        filepath: where that rank writes it.
         process_set: that of the optimizer, if it has one. Its ranks call this, and the first of
             them writes.
         **options: of `model.save`.
@@ -109,7 +109,7 @@ def save_model(model: Any, filepath: Any, *, process_set: Any = None, **options:
 
 
 def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
-    """Gathers the model's sharded states on rank 0 and calls `write`; a collective.
+    """Gathers the model's sharded states on one rank and calls `write`; a collective.
 
     `write` is None on the ranks that write nothing. The file is the first argument.
     """

@@ -147,17 +147,37 @@ class StateShards:
         wholes, sharded = [held.whole for held in self._held.values()], self.states()
         with tf.init_scope():
             self._cut(wholes)
-            plain = _plain(self._optimizer)
-            plain.build(self.parts_of(wholes))
-        made = {(name, self._key(of)): own for name, of, own in facts.slots_of(plain, wholes)}
-        for name, of, own in facts.slots_of(self._optimizer, wholes):
+        for own, new in self._initial(wholes):
             if id(own) in sharded:
-                new = made[name, self._key(of)]
                 own._value, own._shape = new._value, new._shape
         # TensorFlow and Keras must neither keep the former parts nor track these.
         del self._optimizer._trainable_variables
         object.__setattr__(self._optimizer, "_trainable_variables", self.parts_of(wholes))
         return True
+
+    def begin(self) -> None:
+        """Gives the states their initial values, which some optimizers take from the weights."""
+        if not self._held:
+            return
+        wholes, sharded = [held.whole for held in self._held.values()], self.states()
+        self.refresh(wholes)
+        for own, new in self._initial(wholes):
+            if id(own) in sharded:
+                own.assign(new.value)
+
+    def _initial(self, wholes: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Returns each state of the optimizer, and one with its initial value for the parts."""
+        with tf.init_scope():
+            plain = _plain(self._optimizer)
+            plain.build(self.parts_of(wholes))
+        made = {(name, self._key(of)): own for name, of, own in facts.slots_of(plain, wholes)}
+        slots = facts.slots_of(self._optimizer, wholes)
+        return [(own, made[name, self._key(of)]) for name, of, own in slots]
+
+    @property
+    def built(self) -> bool:
+        """Whether the optimizer has its states."""
+        return bool(self._held)
 
     def _cut(self, variables: list[Any]) -> None:
         """Makes the parts of the model's variables."""
@@ -188,8 +208,8 @@ class StateShards:
             return []
         count, index = self.divided
         why = (
-            f"The states of optimizer {self._optimizer.name!r} are divided for rank {index} of "
-            f"{count}, and this is another one now (shard_states=True).\n"
+            f"Optimizer {self._optimizer.name!r} has the states of rank {index} of {count} "
+            "(shard_states=True), and the ranks have changed since.\n"
             "Train in the function that you give to hvd.elastic.run, with a hvd.elastic.KerasState "
             "of this model, and make a tf.function of your own within that function, not in a "
             "reset callback."

@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 
 class Versions(Generic[Part]):
-    """The versions that a rank keeps. They change only where all ranks are known to be so far."""
+    """The versions that a rank keeps. It forgets one only when all ranks have a newer one."""
 
     def __init__(self) -> None:
         """Has none."""
@@ -105,8 +105,6 @@ def choose(offers: Sequence[Offer]) -> Choice:
     _, commit, lineage = max((o.lineage != 0, o.commit, o.lineage) for o in offers)
     if lineage == 0:
         return _first(offers)
-    if not any(offer.steps for offer in offers):
-        return Choice(None, ())
     found: dict[Version, list[Collection[int]]] = {}
     for rank, offer in enumerate(offers):
         for version, parts in offer.held if offer.lineage == lineage else ():
@@ -119,12 +117,16 @@ def choose(offers: Sequence[Offer]) -> Choice:
         roots = [
             rank
             for rank, offer in enumerate(offers)
-            if offer.lineage == lineage and offer.commit == version.commit
+            if offer.lineage == lineage
+            and offer.commit == version.commit
+            and any(held_here.version == version for held_here in offer.held)
         ]
         if roots and not missing:
             return Choice(version, held, roots[0])
         if newest.lost is everything:
             newest = Choice(version, held, lost=missing or range(version.ranks))
+    if not any(offer.steps for offer in offers):  # no step has been done: nothing is lost
+        return Choice(None, ())
     return newest
 
 
@@ -138,6 +140,7 @@ def _first(offers: Sequence[Offer]) -> Choice:
     if len(versions) == 1 and parts == [(rank,) for rank in ranks]:
         [version] = versions
         if version.ranks == len(offers):
+            _refuse_different_steps(offers)
             return Choice(version, parts)
     # The ranks were started alone, and the first one counts.
     for version, _ in offers[0].held:
@@ -145,6 +148,18 @@ def _first(offers: Sequence[Offer]) -> Choice:
             return Choice(version, [(0,), *([()] * (len(offers) - 1))], root=0)
         return Choice(version, parts, lost=sorted(set(range(version.ranks)).difference(*parts)))
     return Choice(None, ())
+
+
+def _refuse_different_steps(offers: Sequence[Offer]) -> None:
+    """Raises RuntimeError if the parts of some ranks are of another training."""
+    steps = [offer.steps for offer in offers]
+    if len(set(steps)) > 1:
+        said = ", ".join(map(str, steps))
+        raise RuntimeError(
+            f"optimizers with shard_states=True have done different numbers of steps: {said} (of "
+            "rank 0 and the next ones).\nLoad the model on all ranks, because each has a part of "
+            "the states."
+        )
 
 
 def holders(hosts: Sequence[str]) -> list[list[int]]:

@@ -33,8 +33,8 @@ struct FitMark {
   int64_t callback_nanoseconds;
 };
 
-// What optimizers hold, in bytes: the weights that they train; their states; copies of the states
-// of other ranks.
+// What optimizers hold, in bytes: the weights that they train; their states; the
+// parts of states that an elastic job keeps of its commits.
 struct MemoryMark {
   int64_t weights, states, copies;
 };

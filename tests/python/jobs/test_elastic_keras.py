@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from elastic_jobs import REPORT, ElasticJob
+from elastic_jobs import REPORT, ElasticJob, wait_for_batches, worker_of_rank
 from launcher_tools import LIMIT_SECONDS, environment, write_script
 
 from tfring.checkpoint import Checkpointer
@@ -88,22 +88,9 @@ def start(tmp_path):
     return started
 
 
-def wait_for_batches(job, size, count=3):
-    """Waits until each rank of a job of this size has trained on `count` more batches."""
-    begin = len(job.said)
-
-    def found():
-        lines = [one for one in job.said[begin:] if one["event"] == "batch"]
-        workers = [one["worker"] for one in lines if one["size"] == size]
-        enough = [w for w in set(workers) if workers.count(w) >= count]
-        return set(enough) if len(enough) == size else None
-
-    return job.wait(found)
-
-
 def end_a_moment_later(job, rank, dice, number=signal.SIGKILL):
     """Sends a signal to a rank in the middle of a batch; returns its worker."""
-    worker = next(one["worker"] for one in reversed(job.said) if one["rank"] == rank)
+    worker = worker_of_rank(job, rank)
     time.sleep(dice.random() * 0.03)
     job.kill(worker, number)
     return worker

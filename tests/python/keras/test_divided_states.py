@@ -71,6 +71,21 @@ def test_states_are_those_of_the_new_number_of_ranks(kind: str) -> None:
         assert keys == [shards.key(v) for v in model.trainable_variables]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_begin_with_the_present_weights(kind: str) -> None:
+    """Weights that have come from another rank count, not those it was built with."""
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7)])
+    optimizer = built(kind, 3, 1, model)
+    for variable in model.trainable_variables:
+        variable.assign(variable + 2.0)
+    for state in find_hook(optimizer).shards.states().values():
+        state.own.assign(tf.ones_like(state.own.value))
+    find_hook(optimizer).shards.begin()
+    wanted = find_hook(built(kind, 3, 1, model)).shards.states().values()
+    for one, other in zip(find_hook(optimizer).shards.states().values(), wanted, strict=True):
+        np.testing.assert_array_equal(one.own.numpy(), other.own.numpy())
+
+
 def test_a_state_that_would_give_all_ranks_one_part_is_refused() -> None:
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     state = TensorFlowKerasState(model, built("Adam", 2, 0, model))
@@ -90,6 +105,6 @@ def test_a_function_of_other_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> No
     step()
     monkeypatch.setattr(state_shards.StateShards, "divided", (2, 0))
     for function in (step, tf.function(step)):
-        with pytest.raises((RuntimeError, tf.errors.OpError), match="divided for rank 0 of 2"):
+        with pytest.raises((RuntimeError, tf.errors.OpError), match="the states of rank 0 of 2"):
             function()
     assert int(optimizer.iterations.numpy()) == 2

@@ -225,3 +225,21 @@ def test_what_ranks_begin_with() -> None:
     assert list(choose(loaded[1:]).lost) == [0]
     assert choose([Offer(7, 0, 0, loaded[1].held)]) == Choice(None, ())
     assert list(choose([Offer(7, 3, 5, [])]).lost) == [0]
+
+
+def test_a_rank_that_alone_has_loaded_the_model_is_refused() -> None:
+    ranks = [Offer(0, 0, 5 - 5 * rank, [Held(Version(0, 0, 2), [rank])]) for rank in range(2)]
+    with pytest.raises(RuntimeError, match=r"steps: 5, 0 .*\nLoad the model on all ranks"):
+        choose(ranks)
+
+
+def test_versions_count_although_the_program_has_set_the_steps_to_zero() -> None:
+    version = Version(4, 1, 2)
+    ranks = [Offer(7, 4, 0, [Held(version, [rank])]) for rank in range(2)]
+    assert choose(ranks) == Choice(version, [[0], [1]], root=0)
+
+
+def test_weights_come_from_a_rank_that_has_the_version() -> None:
+    version = Version(4, 1, 1)
+    ranks = [Offer(7, 4, 9, []), Offer(7, 4, 9, [Held(version, [0])])]
+    assert choose(ranks).root == 1

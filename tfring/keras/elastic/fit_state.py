@@ -136,6 +136,7 @@ class FitState(KerasState):
         self.lost = what
 
     def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
+        self.lost = ""
         super()._synchronize(send, root)
         if self.lost:
             self.restored = False

@@ -153,13 +153,17 @@ class _Training:
         """Trains in one generation, from the present state to the end."""
         if self._checkpoints is not None:
             self._checkpoints.begin_generation()
-            if not state.restored:
-                found = self._checkpoints.restore(state)
-                if found is not None and state.batch > 0:
-                    self._steps.keep_metrics(found.metrics)
+        if self._checkpoints is not None and not state.restored:
+            goes_back = bool(state.lost) and self._users.all is not None
+            found = self._checkpoints.restore(state)
+            given = found is not None and state.batch > 0
+            self._steps.keep_metrics(found.metrics if found is not None and given else None)
+            if goes_back:
+                self._users.go_back(state.epoch)
+                self._checkpoints.begin_callbacks()
+        elif self._trained and state.batch > 0:
+            self._steps.keep_metrics(EpochMetrics.of(state.model))
         if not state.stopped and state.epoch < self._epochs:
-            if self._trained and state.batch > 0:
-                self._steps.keep_metrics(EpochMetrics.of(state.model))
             self._trained = True
             with warnings.catch_warnings():
                 # A resumed epoch has fewer batches than Keras expects.
@@ -193,6 +197,8 @@ class _Training:
         self._users.finish(dict(logs) or None)
         if topology.size() > 1:  # a callback may have set other weights
             broadcast_variables(facts.weights_of(state.model), root_rank=0)
+        if sharded_hooks(state.model):  # the end of an elastic training is no commit of its own
+            state.commit_here()
         if self._checkpoints is not None:
             if self._checkpoints.kept != state.trained:
                 self._checkpoints.save_state(state, logs, last=True)

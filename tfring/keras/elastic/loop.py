@@ -271,6 +271,11 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         finally:
             self._decided = Decisions.of(self.model)
 
+    def go_back(self, epoch: int) -> None:
+        """Training has gone back to the beginning of an epoch, or to its middle."""
+        self._begun = self._ended = epoch - 1
+        self._decided = None
+
     def finish(self, logs: dict[str, Any] | None) -> None:
         """Ends training, on all ranks; once."""
         if self.all is not None and not self._finished:

@@ -144,9 +144,9 @@ class KerasState(TensorFlowKerasState):
     def _settle(self, update: int) -> None:
         """Is called when all ranks have made a commit; `update` says whether any may leave."""
         if self._parts:
-            self._parts.settle()
             if update != NO_UPDATE:
-                self._parts.spread()
+                self._parts.spread()  # first: some ranks may still be in the exchange
+            self._parts.settle()
 
     def _commit_here(self) -> None:
         if self._parts:
@@ -169,6 +169,7 @@ class KerasState(TensorFlowKerasState):
             self.restore()  # no rank has copies of what came after the last commit
             self._progress.roll_back()
         self._finished = False
+        self._parts.refuse_other_steps(self._saved_steps)
         choice = self._parts.choose(self._progress)
         if choice.lost:
             self._lose(_loss(choice))

@@ -48,6 +48,8 @@ class StateParts:
         self._states: list[ShardedState] = []
         self._versions: Versions[Part] = Versions()
         self._lineage = 0  # of the training that they belong to
+        self._steps: int | None = None  # that the optimizers had done at the newest version
+        self._built = 0  # optimizers that had states when they were searched
         self._holders: list[list[int]] = []  # for each rank, those that have copies of its part
 
     def find(self) -> None:
@@ -58,6 +60,10 @@ class StateParts:
             hooks.append(given)
         self._shards = [hook.shards for hook in hooks]
         self._states = [state for one in self._shards for state in one.states().values()]
+        self._built = self._count_built()
+
+    def _count_built(self) -> int:
+        return sum(shards.built for shards in self._shards)
 
     def __bool__(self) -> bool:
         """Whether the model has an optimizer with sharded states, in an elastic job."""
@@ -76,18 +82,31 @@ class StateParts:
         """Makes a version of the present states, for the commit after `progress`. A collective.
 
         Before the first `take` the ranks have no copies, and go on with what they have.
+
+        Raises:
+            RuntimeError: the states are not divided among the present ranks yet.
         """
         if not self._holders:
             return
         count, rank = topology.size(), topology.rank()
+        if any(shards.divided != (count, rank) for shards in self._shards):
+            raise RuntimeError(
+                f"rank {rank}: this commit comes before the optimizer states are divided among "
+                f"the {count} present ranks (shard_states=True).\nDo not commit in a reset "
+                "callback: the function that you gave to hvd.elastic.run may, when it begins."
+            )
+        if self._count_built() != self._built:  # another optimizer has done its first step
+            self.find()
         parts = self._with_copies({rank: self._own()}, self._holders)
         self._begin(progress.lineage)
         self._versions.add(Version(progress.commit + 1, _generation(), count), parts)
+        self._steps = self.steps
         self._note_memory()
 
     def settle(self) -> None:
         """Forgets all versions but the newest, which all ranks have."""
         self._versions.settle()
+        self._note_memory()
 
     def spread(self) -> None:
         """Gives all ranks all parts of the newest version: any rank may leave. A collective."""
@@ -96,6 +115,19 @@ class StateParts:
             _, parts = self._versions.kept[-1]
             everyone = [[other for other in ranks if other != rank] for rank in ranks]
             parts.update(self._with_copies(parts, everyone))
+
+    def refuse_other_steps(self, steps: int) -> None:
+        """Raises RuntimeError if the weights that were saved are not of the newest version.
+
+        Args:
+            steps: that the optimizers had done when the weights were saved.
+        """
+        if self._steps not in (None, steps):
+            raise RuntimeError(
+                f"rank {topology.rank()}: state.save() has kept weights after {steps} steps, and "
+                f"the optimizer states (shard_states=True) are those after {self._steps}.\nCall "
+                "state.commit(), which keeps both."
+            )
 
     def choose(self, progress: Progress) -> Choice:
         """Compares what the ranks have. A collective."""
@@ -122,15 +154,20 @@ class StateParts:
         before = choice.version
         if choice.lost:  # versions stay: if the next ranks compare, these parts are lost still
             return self._divide()
+        self._lineage, self._steps = progress.lineage, None
         if before is None:
             self._versions.kept = []
-            return self._divide()
+            changed = self._divide()
+            for shards in self._shards:
+                shards.begin()
+            return changed
+        if not choice.held[topology.rank()]:
+            self._versions.kept = []  # it would be of another training
         parts = self._move(before, choice.held, self._versions.parts_of(before))
         changed = self._divide()
         self._assign(parts[topology.rank()])
         made = Version(before.commit, _generation(), topology.size())
         self._versions.move(before, made, parts)
-        self._lineage = progress.lineage
         self._note_memory()
         return changed
 
@@ -281,6 +318,12 @@ class StateParts:
                         if dtypes[state] == dtype:
                             received[sender][position] = got[at : at + length]
                             at += length
+                if at != int(got.shape[0]):
+                    raise RuntimeError(
+                        f"rank {topology.rank()} has got {int(got.shape[0])} numbers of sharded "
+                        f"states of dtype {dtype.name}, and expected {at}.\nSet "
+                        "TFRING_COMMIT_COPIES to the same value on all ranks."
+                    )
         return received
 
 

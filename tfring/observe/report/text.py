@@ -147,7 +147,7 @@ def make_memory_table(report: Report) -> Table:
         table.add_row(str(rank.rank), Text(rank.host), *cells)
     table.caption = (
         "weights = those that optimizers train, and this rank's parts of them (shard_states). "
-        "states = of optimizers, or this rank's parts. copies = of parts, for elastic jobs. "
+        "states = of optimizers, or this rank's parts. copies = parts that commits keep. "
         "buckets = the runtime's buffers on the host. - = none, or unknown."
     )
     return table
