@@ -162,11 +162,10 @@ def _commands(
 
 
 def _environment(peer: Peer) -> dict[str, str]:
-    outer: tuple[str, ...] = ("TFRING_", "OMPI_", "PMIX_", "KERAS_")
-    outer += ("TF_CONFIG", "RANK", "WORLD_SIZE")
+    outer = ["TFRING_", "OMPI_", "PMIX_", "KERAS_", "TF_CONFIG", "RANK", "WORLD_SIZE"]
     # The checkout's modules are compiled once, as pip compiles those of installed packages.
-    outer += ("PYTHONDONTWRITEBYTECODE",)
-    base = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
+    outer.append("PYTHONDONTWRITEBYTECODE")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(tuple(outer))}
     more = {
         "PYTHONPATH": str(environments.ROOT),
         "PYTHONUNBUFFERED": "1",

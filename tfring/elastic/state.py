@@ -73,6 +73,7 @@ class State:
         """
         self._commit_here()
         update = self._host_update()
+        self._settle(update)
         if update != NO_UPDATE:
             raise HostsUpdatedInterrupt(update == REMOVED)
 
@@ -87,6 +88,7 @@ class State:
         update = self._host_update()
         if update != NO_UPDATE:
             self._commit_here()
+            self._settle(update)
             raise HostsUpdatedInterrupt(update == REMOVED)
 
     def mark_step(self, steps: int = 1) -> None:
@@ -139,6 +141,9 @@ class State:
             process.position = position_of(self)
             process.link.committed(process.position)
             process.link.step(process.position.step)
+
+    def _settle(self, update: int) -> None:
+        """Is called when all ranks have begun a commit; `update` says whether any may leave."""
 
     def _finish(self) -> None:
         """Counts the end of the training as a commit; no collective."""

@@ -53,8 +53,8 @@ class _VariablesState(ObjectState):
     def _describe(self) -> list[str]:
         if any(getattr(variable, PART, False) for variable in self._variables()):
             raise NotImplementedError(
-                f"{type(self).__name__} has optimizer states of which each rank has a part "
-                "(shard_states=True), and would give all ranks the same part.\n"
+                f"{type(self).__name__} would give all ranks the same part of the optimizer's "
+                "states, and each has its own part (shard_states=True).\n"
                 "Use hvd.elastic.fit or hvd.elastic.KerasState of tfring.keras."
             )
         described = enumerate(describe_variables(self._variables()))

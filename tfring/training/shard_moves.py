@@ -3,7 +3,7 @@
 Each rank has its part of the states, and copies of the parts of some others. A *version* is the
 parts of all ranks after one commit. After a change
 
-1. `choose` finds the newest version of which no part is missing;
+1. `choose` finds the newest version that is complete;
 2. `plan` says which elements travel from which rank to which.
 
 All ranks call both with the same arguments, and so come to the same result.

@@ -156,8 +156,8 @@ class _Training:
         if self._checkpoints is not None and not state.restored:
             goes_back = bool(state.lost) and self._users.all is not None
             found = self._checkpoints.restore(state)
-            given = found is not None and state.batch > 0
-            self._steps.keep_metrics(found.metrics if found is not None and given else None)
+            resumed = found if state.batch > 0 else None
+            self._steps.keep_metrics(None if resumed is None else resumed.metrics)
             if goes_back:
                 self._users.go_back(state.epoch)
                 self._checkpoints.begin_callbacks()

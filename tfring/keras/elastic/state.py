@@ -22,8 +22,7 @@ import tensorflow as tf
 from tfring.collectives.variables import PART
 from tfring.elastic import process as processes
 from tfring.elastic.copies import Part
-from tfring.elastic.errors import HostsUpdatedInterrupt
-from tfring.elastic.messages import NO_UPDATE, REMOVED
+from tfring.elastic.messages import NO_UPDATE
 from tfring.elastic.state import ObjectState, has_content, position_of
 from tfring.elastic.tensorflow_state import TensorFlowKerasState, part_of_tensor
 from tfring.keras import detect, facts
@@ -125,24 +124,7 @@ class KerasState(TensorFlowKerasState):
         self._find()
         super().sync()
 
-    def check_host_updates(self) -> None:
-        """See `State.check_host_updates`."""
-        if not self._parts:
-            super().check_host_updates()
-            return
-        update = super()._host_update()
-        if update != NO_UPDATE:
-            self._commit_here()
-            self._settle(update)
-            raise HostsUpdatedInterrupt(update == REMOVED)
-
-    def _host_update(self) -> int:
-        update = super()._host_update()
-        self._settle(update)
-        return update
-
     def _settle(self, update: int) -> None:
-        """Is called when all ranks have made a commit; `update` says whether any may leave."""
         if self._parts:
             if update != NO_UPDATE:
                 self._parts.spread()  # first: some ranks may still be in the exchange

@@ -101,7 +101,6 @@ class StateParts:
         self._begin(progress.lineage)
         self._versions.add(Version(progress.commit + 1, _generation(), count), parts)
         self._steps = self.steps
-        self._note_memory()
 
     def settle(self) -> None:
         """Forgets all versions but the newest, which all ranks have."""
@@ -243,7 +242,7 @@ class StateParts:
     def _move(
         self, version: Version, held: Sequence[Collection[int]], parts: Mapping[int, Part]
     ) -> dict[int, Part]:
-        """Returns this rank's part among the present ranks, and those of which it has copies.
+        """Returns this rank's new part, and the new parts of others that it keeps a copy of.
 
         Args:
             version: the one that the ranks have.
