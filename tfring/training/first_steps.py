@@ -11,7 +11,7 @@ the same work N times. No collective fails then, so nothing else would report it
   were equal on all ranks each time, rank 0 warns once.
 
 A traced function runs no Python in its later steps. So its graph has a counter, and a conditional
-that runs the check in these steps only. Ranks count by the name of the reduction and the shapes of
+that runs both checks, by one allgather, in these steps only. Ranks count by the name of the reduction and the shapes of
 its variables. They begin at 0 again in a new generation, which may have new ranks, and after a
 join. In the reduction itself each rank says if it skips the check, and the ranks check only if none
 does. So no rank waits for one that has counted differently. There is no check in functions that XLA
@@ -28,7 +28,7 @@ import sys
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -183,65 +183,75 @@ class Asked:
         """
         if self.number is None:
             return
-        judge, batches = _Weights(self.variables), _Batches(self.key)
+        samples = _samples(gradients)
+        numbers = {*self.compares, *_GRADIENTS_OF}
         if tf.executing_eagerly():
             _state.eager[self.key] = self.number
-            if self.number in self.compares and answers[0] == 0:
-                mine = judge.describe(self.number, *map(value_of, self.variables))
-                judge.judge(self._gathered(mine, "start").numpy())
-            if self.number in _GRADIENTS_OF and answers[1] == 0:
-                mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
-                batches.judge(self._gathered(mine, "batches").numpy())
+            if self.number in numbers and 0 in (said := answers.numpy()):
+                values = [*map(value_of, self.variables), *(sample.numpy() for sample in samples)]
+                everywhere = self._gathered(self._describe(said, self.number, *values))
+                self._judge(said, everywhere.numpy())
             return
         # The branch reads the variables, so TensorFlow lets no later op update them first.
         held = [v if isinstance(v, tf.Variable) else v.value for v in self.variables]
-        samples = _samples(gradients)
         results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
-        with tf.device("CPU:0"):
-            done = self._in_graph(
-                _is_one_of(self.number, self.compares),
-                lambda: answers[0],
-                judge,
-                lambda: [self.number, *(v.read_value() for v in held)],
-                "start",
-            )
-            with tf.control_dependencies([result for result in results if result is not None]):
-                _counter(self.key).set(self.number)
-            # Otherwise a rank that waits in this collective could not say why another rank raised.
-            with tf.control_dependencies([done]):
-                some = _is_one_of(self.number, _GRADIENTS_OF)
-                self._in_graph(some, lambda: answers[1], batches, lambda: samples, "batches")
 
-    def _gathered(self, mine: Any, what: str) -> Any:
-        name = f"{self.name}.{what}"
-        return allgather.allgather(
-            mine, name=name, ignore_name_scope=True, process_set=self.members
-        )
-
-    def _in_graph(
-        self,
-        condition: Any,
-        answer: Callable[[], Any],
-        judge: Any,
-        tensors: Callable[[], Sequence[Any]],
-        what: str,
-    ) -> Any:
-        """Describes, gathers and judges if `condition` holds and no rank has said no."""
-
-        def judged(everywhere: Any) -> Any:
-            judge.judge(everywhere)
-            return np.bool_(True)
-
-        def taken() -> Any:
-            mine = tf.numpy_function(judge.describe, tensors(), tf.int64)
-            everywhere = self._gathered(tf.ensure_shape(mine, [None]), what)
-            return tf.ensure_shape(tf.numpy_function(judged, [everywhere], tf.bool), [])
+        def looked() -> Any:
+            given = [answers, self.number, *(v.read_value() for v in held), *samples]
+            mine = tf.numpy_function(self._describe, given, tf.int64)
+            everywhere = self._gathered(tf.ensure_shape(mine, [None]))
+            done = tf.numpy_function(self._judge, [answers, everywhere], tf.bool)
+            return tf.ensure_shape(done, [])
 
         def nothing() -> Any:
             return tf.constant(True)
 
-        # The answer may be in GPU memory, so only these steps read it.
-        return tf.cond(condition, lambda: tf.cond(tf.equal(answer(), 0), taken, nothing), nothing)
+        def asked() -> Any:
+            # The answers may be in GPU memory, so only these steps read them.
+            return tf.cond(tf.reduce_any(tf.equal(answers, 0)), looked, nothing)
+
+        with tf.device("CPU:0"):
+            tf.cond(_is_one_of(self.number, sorted(numbers)), asked, nothing)
+            with tf.control_dependencies([result for result in results if result is not None]):
+                _counter(self.key).set(self.number)
+
+    def _gathered(self, mine: Any) -> Any:
+        name = f"{self.name}.start"
+        return allgather.allgather(
+            mine, name=name, ignore_name_scope=True, process_set=self.members
+        )
+
+    def _describe(self, answers: Any, number: Any, *values: Any) -> Any:
+        """Returns what this rank sends: of its weights and of its gradients, as all ranks look.
+
+        Args:
+            answers: of all ranks; they are the same everywhere.
+            number: of the reduction.
+            values: of the variables, and then samples of gradients.
+        """
+        count = len(self.variables)
+        mine = [np.zeros(0, np.int64)]
+        if answers[0] == 0:
+            mine.append(_Weights(self.variables).describe(number, *values[:count]))
+        if answers[1] == 0:
+            mine.append(_Batches(self.key).describe(*values[count:]))
+        return np.concatenate(mine)
+
+    def _judge(self, answers: Any, everywhere: Any) -> Any:
+        """Judges what all ranks have sent.
+
+        The reduction itself handles ranks that have other variables, or that have joined.
+        """
+        weights, gradients = answers[0] == 0, answers[1] == 0
+        judge = _Weights(self.variables)
+        each = judge.size * weights + gradients
+        if everywhere.size % each == 0:
+            rows = everywhere.reshape(-1, each)
+            if weights:
+                judge.judge(rows[:, : judge.size])
+            if gradients:
+                _Batches(self.key).judge(rows[:, -1])
+        return np.bool_(True)
 
 
 def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
@@ -275,6 +285,7 @@ class _Weights:
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = list(variables)
+        self.size = _HEAD + _ROW * len(self.variables)  # of what a rank sends
 
     def describe(self, number: Any, *values: Any) -> Any:
         """Returns this rank's part: its rank, and a hash and some elements of each value.
@@ -298,16 +309,12 @@ class _Weights:
             rows += [np.array([crc], np.int64), numbers.view(np.int64)]
         return np.concatenate(rows)
 
-    def judge(self, everywhere: Any) -> None:
+    def judge(self, parts: Any) -> None:
         """Raises RuntimeError if the ranks' variables differ by more than rounding.
 
-        The reduction itself handles ranks that have other variables, or that have joined. Horovod
-        scripts get a warning: they may take several steps on a first batch and broadcast after it.
+        Horovod scripts get a warning: they may take several steps on a first batch and broadcast
+        after it. `parts` has a row for each rank.
         """
-        each = _HEAD + _ROW * len(self.variables)
-        if everywhere.size % each:
-            return
-        parts = everywhere.reshape(-1, each)
         if parts[:, 1].any():
             return
         later = parts[0, 2] > _COMPARED[0]

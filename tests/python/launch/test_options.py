@@ -163,7 +163,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
         "-x",
         "DATA=/a b",
         "-x",
-        "MY_TOKEN=abc",
+        "MY_TOKEN=my words",
         "--exit-report",
         tmp_path / "r",
         "--output-filename",
@@ -173,7 +173,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
         tmp_path / "started",
         PATH=fake_ssh(tmp_path),
         TF_X="1",
-        AWS_SECRET_ACCESS_KEY="def",
+        AWS_SECRET_ACCESS_KEY="its key",
     )
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
@@ -184,7 +184,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
     assert "TFRING_SECRET='********'" in text
     assert "No host was asked. tfring doctor --run, with this -H, tries" in text
     assert "rank 2: TFRING_X_CROSS_RANK=0" in text and "TFRING_X_LOCAL_RANK=1" in text
-    assert "abc" not in text and "def" not in text
+    assert "my words" not in text and "its key" not in text
 
 
 def test_what_counts_as_a_secret():
