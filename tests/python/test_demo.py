@@ -11,6 +11,7 @@ from launcher_tools import run, run_python
 from tfring.launch.doctor import TRAINED
 
 
+@pytest.mark.slow
 def test_two_ranks_get_the_weights_of_one_process():
     done = run_python("-m", "tfring.demo")
     assert done.returncode == 0, done.stderr

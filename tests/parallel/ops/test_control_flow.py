@@ -122,7 +122,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     **{f.__name__: lambda f=f: f for f in PLAIN},
     **{f.__name__: f for f in (nested, nested_loop, nested_deep)},
 }
-QUICK = ["loop", "fixed_point", "condition", "switch", "scan", "custom", "nested_deep"]
+QUICK = ["loop", "condition", "custom", "nested_deep"]
 
 
 @pytest.mark.parametrize("name", cases(MAKERS, quick=QUICK))

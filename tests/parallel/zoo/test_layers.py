@@ -17,7 +17,6 @@ import tfring.keras as hvd
 
 QUICK = [
     "attention",
-    "float8",
     "LoRA",
     "masked loss",
     "normalization",

@@ -7,11 +7,20 @@ from typing import Any
 
 import keras
 import pytest
-from tiers import slow
+from tiers import cases, slow
 from zoo_optimizers import OPTIMIZERS, TOLERANCE, WAYS, case
 from zoo_training import alone, by_fit, by_tape, difference, policy, values_of
 
 import tfring.keras as hvd
+
+QUICK = [
+    "SGD",
+    "Adam",
+    "Adafactor",
+    "ScheduleFreeAdamW",
+    "LossScaleOptimizer",
+    "MultiOptimizer",
+]
 
 
 def test_no_optimizer_of_keras_is_left_out() -> None:
@@ -28,7 +37,7 @@ def expected(name: str, way: str) -> dict[str, Any]:
         return values_of(alone(case(name, WAYS[way])))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", cases(OPTIMIZERS, quick=QUICK))
 @pytest.mark.parametrize(
     "way",
     [

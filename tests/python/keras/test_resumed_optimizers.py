@@ -14,6 +14,7 @@ pytest.importorskip("tf_keras")
 PROGRAM = ROOT / "tests" / "helpers" / "resumed_optimizers.py"
 
 
+@pytest.mark.slow
 def test_another_process_with_more_ranks_has_all_values(tmp_path: Path) -> None:
     path = {"PYTHONPATH": f"{ROOT}:{PROGRAM.parent}"}
     first = run_python(PROGRAM, tmp_path, "save", **path)

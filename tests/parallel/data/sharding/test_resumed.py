@@ -146,12 +146,12 @@ def assert_same_weights(mine: Any, its: Any) -> None:
 KINDS = [
     "arrays",
     slow("samples"),
-    "samples, shuffled before",
+    slow("samples, shuffled before"),
     "PyDataset",
     slow("loader"),
     slow("batches"),
     slow("endless batches"),
-    "arrays, repeated",
+    slow("arrays, repeated"),
 ]
 
 
@@ -191,6 +191,7 @@ def test_an_epoch_without_a_known_end_begins_anew_in_its_own_order(
         assert "assert_cardinality(batches))" in caplog.text
 
 
+@pytest.mark.slow
 def test_keras_2_trains_whole_epochs_in_their_order(tmp_path: Path) -> None:
     tf_keras = pytest.importorskip("tf_keras")
     folder = Path(hvd.broadcast_object(str(tmp_path)))

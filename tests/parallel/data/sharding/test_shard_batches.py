@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring.keras as hvd
 
@@ -92,12 +93,14 @@ def sgd() -> Any:
     return keras.optimizers.SGD(0.1)
 
 
-KINDS = ["dataset", "endless", "static", "without cardinality", "generator", "PyDataset"]
-
-
 @pytest.mark.any_ranks
 @pytest.mark.parametrize(
-    ("kind", "last"), [*((kind, "one row") for kind in KINDS), ("dataset", "more rows than ranks")]
+    ("kind", "last"),
+    [
+        *((kind, "one row") for kind in ("dataset", "generator", "PyDataset")),
+        *(slow(kind, "one row") for kind in ("endless", "static", "without cardinality")),
+        ("dataset", "more rows than ranks"),
+    ],
 )
 def test_fit_is_that_of_one_process(kind: str, last: str) -> None:
     batch = 3 * hvd.size()
