@@ -11,11 +11,12 @@ the same work N times. No collective fails then, so nothing else would report it
   were equal on all ranks each time, rank 0 warns once.
 
 A traced function runs no Python in its later steps. So its graph has a counter, and a conditional
-that runs both checks, by one allgather, in these steps only. Ranks count by the name of the reduction and the shapes of
-its variables. They begin at 0 again in a new generation, which may have new ranks, and after a
-join. In the reduction itself each rank says if it skips the check, and the ranks check only if none
-does. So no rank waits for one that has counted differently. There is no check in functions that XLA
-compiles, in TF1 graphs and in tf.distribute strategies. TFRING_CHECK_START=0 turns the check off.
+that runs both checks, by one allgather, in these steps only. Ranks count by the name of the
+reduction and the shapes of its variables. They begin at 0 again in a new generation, which may have
+new ranks, and after a join. In the reduction itself each rank says if it skips the check, and the
+ranks check only if none does. So no rank waits for one that has counted differently. There is no
+check in functions that XLA compiles, in TF1 graphs and in tf.distribute strategies.
+TFRING_CHECK_START=0 turns the check off.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ class UpdateBoundary:
 
     def __init__(self) -> None:
         self._waited = 0
+        self._searched: Any = None  # that of `compile` when `_periods` were found
+        self._periods: list[int] = []
 
     def is_here(self, model: Any, *, final: bool = False) -> bool:
         """Returns whether no rank holds gradients; a collective where optimizers accumulate.
@@ -39,7 +41,11 @@ class UpdateBoundary:
         If the optimizers of a model never make their updates in the same step, it becomes true
         after some time, with a warning. `final` says that no step comes after this one.
         """
-        periods = _periods(model)
+        compiled = getattr(model, "optimizer", None)
+        if compiled is None or compiled is not self._searched:
+            # Elastic `fit` asks after each step, and to search a large model takes milliseconds.
+            self._searched, self._periods = compiled, _periods(model)
+        periods = self._periods
         if not periods:
             return True
         mine = [_holds_gradients(model), self._waited]
