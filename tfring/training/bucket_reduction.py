@@ -144,9 +144,11 @@ class BucketReduction:
         for position, (result, variable) in enumerate(zip(results, self._variables, strict=True)):
             if result is None or isinstance(variable, tf.TensorSpec):
                 continue
-            if _kind(gradients[position]) == "S" or not self._scatters(position):
-                whole = tf.convert_to_tensor(result)
-                cut[position] = self._shards.part(tf.ensure_shape(whole, variable.shape))
+            if isinstance(result, tf.IndexedSlices):
+                shape = tf.TensorShape(variable.shape)
+                cut[position] = self._shards.part_of_slices(result, shape)
+            elif _kind(gradients[position]) == "S" or not self._scatters(position):
+                cut[position] = self._shards.part(tf.ensure_shape(result, variable.shape))
         return cut
 
     def _scatters(self, position: int) -> bool:

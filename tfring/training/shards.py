@@ -55,12 +55,30 @@ class EqualShards:
     def part(self, tensor: Any) -> Any:
         """Returns this rank's part of a tensor of known shape."""
         elements = tensor.shape.num_elements()
-        size = self.part_size(elements)
         first, last = self.ranges(elements)[self.index]
-        own = tf.reshape(tensor, [-1])[first:last]
+        return self._padded(tf.reshape(tensor, [-1])[first:last], elements)
+
+    def part_of_slices(self, slices: tf.IndexedSlices, shape: tf.TensorShape) -> Any:
+        """Returns this rank's part of a tensor that has values in some rows only.
+
+        Only the rows of this part become dense.
+        """
+        first, last = self.ranges(shape.num_elements())[self.index]
+        width = max(1, shape[1:].num_elements())
+        row, end = first // width, -(-last // width)
+        inside = (slices.indices >= row) & (slices.indices < end)
+        # The sum leaves out rows of number -1.
+        places = tf.where(inside, slices.indices - row, -tf.ones_like(slices.indices))
+        rows = tf.math.unsorted_segment_sum(slices.values, places, end - row)
+        own = tf.reshape(rows, [-1])[first - row * width : last - row * width]
+        return self._padded(own, shape.num_elements())
+
+    def _padded(self, own: Any, elements: int) -> Any:
+        """Returns this rank's elements, of all `elements`, with the zeros of the last part."""
+        first, last = self.ranges(elements)[self.index]
+        size = self.part_size(elements)
         missing = size - (last - first)
-        own = tf.pad(own, [[0, missing]]) if missing else own
-        return tf.ensure_shape(own, [size])
+        return tf.ensure_shape(tf.pad(own, [[0, missing]]) if missing else own, [size])
 
 
 @dataclasses.dataclass(frozen=True)

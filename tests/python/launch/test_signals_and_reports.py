@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
     alive,
-    environment,
     fake_ssh,
+    finish,
     pids_in,
     run,
     run_command,
@@ -26,6 +25,7 @@ from launcher_tools import (
     start,
     wait_until,
 )
+from limited_memory import enter, limited_groups
 
 from tfring.launch import signals
 from tfring.launch.agents.out_of_memory import (
@@ -319,27 +319,6 @@ def test_counters_of_control_groups(tmp_path):
     assert watch.verdict().endswith("(the limit of this container is 5.00 MiB)")
 
 
-def _limited_group(megabytes):
-    """A control group with so much memory and no swap; skips the test where none can be made."""
-    name = f"tfring-test-{os.getpid()}"
-    memory = str(megabytes << 20)
-    for root, limits in (
-        ("memory", {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}),
-        ("", {"memory.max": memory, "memory.swap.max": "0"}),
-    ):
-        folder = Path("/sys/fs/cgroup", root, name)
-        try:
-            folder.mkdir()
-            for file, value in limits.items():
-                (folder / file).write_text(value)
-        except OSError:
-            if folder.is_dir():
-                folder.rmdir()
-            continue
-        return folder
-    pytest.skip("this system does not allow control groups with a limit of memory")
-
-
 def test_out_of_memory_is_told(tmp_path):
     path = script(
         tmp_path,
@@ -349,22 +328,10 @@ def test_out_of_memory_is_told(tmp_path):
     time.sleep(300)
     """,
     )
-    group = _limited_group(400)
     report = tmp_path / "report.json"
-    enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-    try:
-        command = run_command("-np", 2, "--exit-report", report, sys.executable, path, tmp_path)
-        done = subprocess.run(
-            [*enter, *command],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=120,
-            check=False,
-        )
-    finally:
-        assert wait_until(lambda: not (group / "cgroup.procs").read_text(), 30)
-        group.rmdir()
+    command = run_command("-np", 2, "--exit-report", report, sys.executable, path, tmp_path)
+    with limited_groups(1, 400) as prefix:
+        done = finish([*enter(f"{prefix}.0"), *command])
     assert done.returncode == 137, done.stderr
     told = r"^tfring: Rank 1 was killed: .*out of memory.*the limit of this container is 400 MiB"
     assert re.search(told, done.stderr, re.MULTILINE), done.stderr
