@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import shard_kills
 from kill_checks import AWAY, check_codes, check_weights, recoveries
 from kill_plans import ELASTIC, KINDS, plan_of
 from killed_jobs import Job
@@ -27,9 +28,13 @@ from launcher_tools import environment
 
 from benchmarks.elastic.checks import quantiles
 
+_COMMITS = ("lost_commits", "commits")  # of a job whose states are sharded
+
 
 def run_job(seed: int, kind: str, folder: Path) -> dict[str, Any]:
     """Runs one job in the namespaces of this process; returns its outcome."""
+    if kind == shard_kills.KIND:
+        return shard_kills.run_job(seed, folder)
     plan = plan_of(seed, kind)
     job = Job(plan, folder)
     begin = time.monotonic()
@@ -150,6 +155,9 @@ def table(found: list[dict[str, Any]]) -> str:
     wrong = collections.Counter(text.partition(":")[0] for each in found for text in each["wrong"])
     unfinished = [one for each in found for one in each["recoveries"] if one["step"] is None]
     lines.append(f"{len(found)} jobs; wrong: {dict(wrong)}; no next step: {len(unfinished)}")
+    if shards := [each for each in found if "lost_commits" in each]:
+        lost, all_of_them = (sum(each[name] for each in shards) for name in _COMMITS)
+        lines.append(f"commits lost: {lost} of {all_of_them}")
     return "\n".join(lines)
 
 
@@ -160,7 +168,7 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=1, help="at the same time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--kind", choices=(*KINDS, shard_kills.KIND))
     parser.add_argument("--keep", help="a folder for what jobs leave that go wrong")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import random_kills
+import shard_kills
 
 pytest.importorskip("tfring.runtime._native")
 
@@ -23,6 +24,8 @@ FEW = [
     ("elastic-coordinator", 2),
 ]
 JOBS = 40
+# Of ten kills each, in jobs whose optimizer states are sharded.
+SHARDED_JOBS = 20
 
 
 def check(folder, kind, seed):
@@ -43,3 +46,9 @@ def test_a_few_processes_are_killed(tmp_path, kind, seed):
 @pytest.mark.parametrize("kind", random_kills.KINDS)
 def test_many_processes_are_killed(tmp_path, kind, seed):
     check(tmp_path / "job", kind, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, SHARDED_JOBS + 1))
+def test_many_ranks_with_parts_of_states_are_killed(tmp_path, seed):
+    check(tmp_path / "job", shard_kills.KIND, seed)

@@ -5,97 +5,25 @@ The training has to be that of one process with the plain optimizer.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
-import numpy as np
 import pytest
 from elastic_jobs import REPORT, ElasticJob, wait_for_batches, worker_of_rank
-from launcher_tools import LIMIT_SECONDS, environment, write_script
+from launcher_tools import write_script
+from shard_jobs import (
+    FOREVER,
+    PLACES,
+    PLACES_OF_RECOVERY,
+    alone,
+    assert_like_one_process,
+    assert_same,
+    let_die,
+    lost_commits,
+    start_job,
+    strangers,
+)
 
 from tfring.checkpoint import Checkpointer
 
 pytest.importorskip("tfring.runtime._native")
-
-# Arguments: a folder, a number of epochs, the optimizer, and whether there are checkpoints. The
-# file "stop" in the folder ends the training after an epoch. The file "die.PLACE.RANK" kills a rank
-# at a place.
-FIT = """
-    import signal, sys
-    import keras
-    import numpy as np
-    from tfring.keras.elastic.state_parts import StateParts
-
-    FOLDER, EPOCHS, KIND, SAVES = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "True"
-    SAMPLES, BATCH = 53, 12
-
-    def die(place):
-        file = f"{FOLDER}/die.{place}.{hvd.rank()}"
-        if os.path.exists(file):
-            os.remove(file)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def dying(name):
-        original = getattr(StateParts, name)
-
-        def method(self, *arguments):
-            die(f"before {name}")
-            result = original(self, *arguments)
-            die(f"after {name}")
-            return result
-
-        setattr(StateParts, name, method)
-
-    for name in ("exchange", "settle", "choose", "take", "_swap"):
-        dying(name)
-
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(SAMPLES, 6))
-    y = np.tanh(x @ rng.normal(size=(6, 2)))
-
-    keras.config.set_floatx("float64")  # so that other orders of adding up make no difference
-
-    class Watch(keras.callbacks.Callback):
-        epoch = 0
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.epoch = epoch
-
-        def on_train_batch_begin(self, batch, logs=None):
-            die("step")
-
-        def on_train_batch_end(self, batch, logs=None):
-            die("committed")
-            time.sleep(0.01 if EPOCHS > 9999 else 0)
-            step = int(self.model.optimizer.iterations)
-            say("batch", epoch=self.epoch, step=step)
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = os.path.exists(f"{FOLDER}/stop")
-
-    hvd.init()
-    keras.utils.set_random_seed(5)
-    layers = [keras.layers.Dense(17, activation="tanh"), keras.layers.Dense(2)]
-    model = keras.Sequential([keras.layers.Input((6,)), *layers])
-    how = {"global_clipnorm": 0.5} if KIND == "Lamb" else {}
-    optimizer = getattr(keras.optimizers, KIND)(0.003, **how)
-    optimizer = hvd.DistributedOptimizer(optimizer, shard_states=True)
-    model.compile(optimizer, "mse", jit_compile=False)
-    history = hvd.elastic.fit(
-        model,
-        (x, y),
-        epochs=EPOCHS,
-        policy=BATCH,
-        callbacks=[Watch(), keras.callbacks.LearningRateScheduler(lambda e: 0.003 / (1 + e % 3))],
-        checkpoint=f"{FOLDER}/checkpoints" if SAVES else None,
-        verbose=0,
-    )
-    weights = [w.numpy().tolist() for w in model.trainable_weights]
-    states = sum(v.numpy().size for v in optimizer.variables)
-    more = {"iterations": int(optimizer.iterations), "states": states}
-    say("end", weights=weights, epochs=history.epoch, **more)
-"""
 
 # Arguments: a folder and a number of steps. Each rank has an equal part of a batch of 12.
 LOOP = """
@@ -137,74 +65,22 @@ LOOP = """
     say("end", weights=weights, step=state.step)
 """
 
-FOREVER = 1_000_000
-PLACES = (
-    "step",
-    "before exchange",
-    "before _swap",
-    "after _swap",
-    "after exchange",
-    "committed",
-    "before settle",
-    "after settle",
-)
-
 
 @pytest.fixture
 def start(tmp_path):
     """Starts a job whose script trains until it is told to stop."""
 
     def started(slots, kind="Adam", saves=False, **options):
-        header = "import tfring.keras as hvd\n" + REPORT
-        script = write_script(tmp_path, FIT, header=header)
-        return ElasticJob(script, tmp_path, FOREVER, kind, saves, slots=slots, **options)
+        return start_job(tmp_path, slots, kind, saves, **options)
 
     return started
-
-
-def let_die(job, folder, place, rank):
-    """Kills a rank at a place, and waits until others train without it, and with a new one."""
-    before = set(job.exit_codes)
-    (folder / f"die.{place}.{rank}").touch()
-    job.wait(lambda: set(job.exit_codes) - before)
-    wait_for_batches(job, 3)
-
-
-def alone(folder, *arguments):
-    """What one process says at its end."""
-    command = [sys.executable, folder / "script.py", folder / "nothing", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment()
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def assert_like_one_process(job, folder, kind="Adam", ranks=3):
-    """Ends the training, and compares it with that of one process."""
-    (folder / "stop").touch()
-    assert job.wait_for_end() == (0, "the training is over")
-    ends = job.lines("end")
-    assert len(ends) == ranks
-    epochs = ends[0]["epochs"][-1] + 1
-    clean = alone(folder, str(epochs), kind, "False")
-    assert {one["iterations"] for one in ends} == {clean["iterations"]}
-    assert max(one["states"] for one in ends) < clean["states"] * 0.8
-    for one in ends:
-        assert one["epochs"] == list(range(epochs))
-        assert_same(one, clean)
-
-
-def assert_same(one, other):
-    for ours, theirs in zip(one["weights"], other["weights"], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_a_killed_rank_takes_no_states_with_it(start, tmp_path):
     """Three ranks, two, and three again."""
     with start(3, min_np=2) as job:
         wait_for_batches(job, 3, 5)
-        let_die(job, tmp_path, "after exchange", 1)
+        let_die(job, tmp_path, ("after exchange", 1), ranks=3)
         assert_like_one_process(job, tmp_path)
 
 
@@ -215,8 +91,37 @@ def test_a_rank_is_killed_at_each_place_of_a_step(start, tmp_path, kind, rank):
     with start(3, kind, min_np=2) as job:
         wait_for_batches(job, 3, 5)
         for place in PLACES:
-            let_die(job, tmp_path, place, rank)
+            let_die(job, tmp_path, (place, rank), ranks=3)
+        assert lost_commits(job.said) == 0
         assert_like_one_process(job, tmp_path, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [4, 5])
+def test_two_ranks_without_each_others_copies_are_lost_at_once(start, tmp_path, ranks):
+    with start(ranks, min_np=2) as job:
+        wait_for_batches(job, ranks, 5)
+        for one, other in strangers(ranks)[:4]:
+            before = set(job.exit_codes)
+            workers = worker_of_rank(job, one), worker_of_rank(job, other)
+            for worker in workers:
+                job.kill(worker)
+            job.wait(lambda: len(set(job.exit_codes) - before) == 2)  # noqa: B023
+            wait_for_batches(job, ranks)
+        assert lost_commits(job.said) == 0
+        assert_like_one_process(job, tmp_path, ranks=ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Adam", "Lamb"])
+def test_a_rank_is_lost_while_the_loss_of_another_is_handled(start, tmp_path, kind):
+    """Ranks 1 and 3 of four hold no copies of each other. Rank 3 then is rank 2 of three."""
+    with start(4, kind, min_np=2) as job:
+        wait_for_batches(job, 4, 5)
+        for place in PLACES_OF_RECOVERY:
+            let_die(job, tmp_path, ("step", 1), (place, 2), ranks=4)
+        assert lost_commits(job.said) == 0
+        assert_like_one_process(job, tmp_path, kind, ranks=4)
 
 
 @pytest.mark.slow
