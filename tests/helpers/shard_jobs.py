@@ -17,7 +17,7 @@ FOREVER = 1_000_000
 
 # Arguments: a folder; and, all or none: a number of epochs, the optimizer, and whether there are
 # checkpoints. The file "stop" in the folder ends the training after an epoch. The file
-# "die.PLACE.RANK" kills a rank at a place.
+# "die.PLACE.RANK" kills a rank at a place, "die.PLACE.RANK of SIZE" only among so many ranks.
 _FIT = """
     import signal, sys
     import keras
@@ -36,11 +36,12 @@ _FIT = """
         say(event, t=time.monotonic(), worker=WORKER, host=host, **more)
 
     def die(place):
-        file = f"{FOLDER}/die.{place}.{hvd.rank()}"
-        if os.path.exists(file):
-            os.remove(file)
-            note("dies", place=place)
-            os.kill(os.getpid(), signal.SIGKILL)
+        rank, size = hvd.rank(), hvd.size()
+        for file in (f"{FOLDER}/die.{place}.{rank}", f"{FOLDER}/die.{place}.{rank} of {size}"):
+            if os.path.exists(file):
+                os.remove(file)
+                note("dies", place=place)
+                os.kill(os.getpid(), signal.SIGKILL)
 
     within = []  # the methods that run
 
@@ -93,7 +94,7 @@ _FIT = """
 
         def on_train_batch_end(self, batch, logs=None):
             die("committed")
-            time.sleep(0.01 if EPOCHS > 9999 else 0)
+            time.sleep(0.05 if EPOCHS > 9999 else 0)  # so that one process soon does as much
             step = int(self.model.optimizer.iterations)
             note("batch", epoch=self.epoch, step=step)
 
@@ -160,7 +161,7 @@ def let_die(job, folder, *kills, ranks):
     Args:
         job: the ElasticJob.
         folder: its folder.
-        *kills: pairs of a place and a rank.
+        *kills: pairs of a place and a rank, or "RANK of SIZE".
         ranks: of the whole job.
     """
     before = set(job.exit_codes)

@@ -30,8 +30,7 @@ def lose(hosts, number, way):
         hosts.connect(number, connected=False)
 
 
-@pytest.mark.parametrize("way", ["killed", "cut off"])
-@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize(("lost", "way"), [(1, "killed"), (2, "cut off")])
 def test_one_of_two_hosts_is_lost(tmp_path, lost, way):
     """With both of its ranks; once it is that of rank 0."""
     folder, left = tmp_path / "job", 3 - lost
