@@ -29,14 +29,17 @@ def limited_groups(count: int, mebibytes: int) -> Iterator[str]:
     version2 = {"memory.max": memory, "memory.swap.max": "0"}
     for root, limits in (("memory", version1), ("", version2)):
         prefix = str(Path("/sys/fs/cgroup", root, f"tfring-test-{os.getpid()}"))
-        groups = [Path(f"{prefix}.{number}") for number in range(count)]
+        groups: list[Path] = []
         try:
-            for group in groups:
+            for number in range(count):
+                group = Path(f"{prefix}.{number}")
                 group.mkdir()
+                groups.append(group)
                 for file, value in limits.items():
                     (group / file).write_text(value)
         except OSError:
-            _remove(groups)
+            for group in groups:
+                group.rmdir()
             continue
         try:
             yield prefix

@@ -165,7 +165,8 @@ def let_die(job, folder, *kills, ranks):
         ranks: of the whole job.
     """
     before = set(job.exit_codes)
-    for place, rank in kills:
+    # The last first: the others come to its place only after the loss before it.
+    for place, rank in reversed(kills):
         (folder / f"die.{place}.{rank}").touch()
     job.wait(lambda: len(set(job.exit_codes) - before) >= len(kills))
     wait_for_batches(job, ranks)
@@ -173,7 +174,7 @@ def let_die(job, folder, *kills, ranks):
     assert not left, "a rank was not killed where it should have been"
 
 
-def strangers(ranks):
+def pairs_without_copies(ranks):
     """Returns the pairs of ranks of one host that hold no copy of each other's part."""
     by = holders([HOST] * ranks)
     pairs = ((one, other) for one in range(ranks) for other in range(ranks) if one != other)
@@ -182,6 +183,7 @@ def strangers(ranks):
 
 def lost_commits(said):
     """Returns how many commits had returned somewhere, and the ranks went on without them."""
+    assert any(line["event"] == "settled" for line in said), "no commit has returned"
     newest = lost = 0
     for line in sorted((one for one in said if "t" in one), key=lambda one: one["t"]):
         if line["event"] == "settled":
@@ -190,11 +192,6 @@ def lost_commits(said):
             lost += max(0, newest - line["commit"])
             newest = line["commit"]
     return lost
-
-
-def went_back(said):
-    """Whether parts of states were lost, so that training has gone back to a checkpoint."""
-    return any(line["lost"] for line in said if line["event"] == "taken")
 
 
 def alone(folder, *arguments):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ from shard_jobs import (
     PLACES_OF_RECOVERY,
     assert_like_one_process,
     lost_commits,
+    pairs_without_copies,
     start_job,
-    strangers,
 )
 
 ANYWHERE = "anywhere"
@@ -47,28 +46,28 @@ class Plan(NamedTuple):
 
     optimizer: str
     ranks: int
-    blows: list[list[Kill]]  # the kills of each are one loss, or one within the other's recovery
+    losses: list[list[Kill]]  # the kills of each are one loss, or one within the other's recovery
 
 
 def plan_of(seed: int) -> Plan:
     """Draws a job."""
     rng = random.Random(f"{KIND} {seed}")
-    ranks, blows = rng.choice((2, 3, 4, 4)), []
-    while sum(map(len, blows)) < _KILLS:
-        pairs = strangers(ranks)
+    ranks, losses = rng.choice((2, 3, 4, 4)), []
+    while sum(map(len, losses)) < _KILLS:
+        pairs = pairs_without_copies(ranks)
         if pairs and rng.random() < 0.5:
             one, other = rng.choice(pairs)
             if rng.random() < 0.3:
                 pause = rng.uniform(0.0, 0.05)
-                blows.append([Kill(ANYWHERE, one, pause), Kill(ANYWHERE, other)])
+                losses.append([Kill(ANYWHERE, one, pause), Kill(ANYWHERE, other)])
             else:
                 later = other - (one < other)
                 first = Kill(rng.choice(PLACES), one)
-                blows.append([first, Kill(rng.choice(PLACES_OF_RECOVERY), later)])
+                losses.append([first, Kill(rng.choice(PLACES_OF_RECOVERY), later)])
         else:
             place = rng.choice([*PLACES, ANYWHERE, ANYWHERE])
-            blows.append([Kill(place, rng.randrange(ranks), rng.uniform(0.0, 0.05))])
-    return Plan(rng.choice(["Adam", "Lamb"]), ranks, blows)
+            losses.append([Kill(place, rng.randrange(ranks), rng.uniform(0.0, 0.05))])
+    return Plan(rng.choice(["Adam", "Lamb"]), ranks, losses)
 
 
 def run_job(seed: int, folder: Path) -> dict[str, Any]:
@@ -80,10 +79,10 @@ def run_job(seed: int, folder: Path) -> dict[str, Any]:
     with start_job(folder, plan.ranks, plan.optimizer, min_np=1) as job:
         try:
             wait_for_batches(job, plan.ranks, 5)
-            for blow in plan.blows:
+            for loss in plan.losses:
                 step = max(one["step"] for one in job.lines("batch"))
-                recoveries.append(_strike(job, folder, blow, plan.ranks))
-                killed += [(kill.place, step) for kill in blow]
+                recoveries.append(_lose(job, folder, loss, plan.ranks))
+                killed += [(kill.place, step) for kill in loss]
             assert_like_one_process(job, folder, plan.optimizer, ranks=plan.ranks)
         except AssertionError as error:
             wrong = [f"wrong: {error} {job.notes[-5:]} {job.exit_codes}"]
@@ -93,7 +92,7 @@ def run_job(seed: int, folder: Path) -> dict[str, Any]:
     return {
         "seed": seed,
         "kind": KIND,
-        "plan": [plan.optimizer, plan.ranks, plan.blows],
+        "plan": [plan.optimizer, plan.ranks, plan.losses],
         "killed": killed,
         "commits": commits,
         "lost_commits": lost,
@@ -103,34 +102,34 @@ def run_job(seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _strike(job: ElasticJob, folder: Path, blow: list[Kill], ranks: int) -> dict[str, Any]:
+def _lose(job: ElasticJob, folder: Path, loss: list[Kill], ranks: int) -> dict[str, Any]:
     """Kills, waits until all ranks train again, and returns what the recovery has taken."""
     before = set(job.exit_codes)
-    workers = [worker_of_rank(job, kill.rank) for kill in blow]
+    workers = [worker_of_rank(job, kill.rank) for kill in loss]
     said = len(job.said)
     begin = time.monotonic()
-    for kill, worker in zip(blow, workers, strict=True):
+    named = [kill for kill in loss if kill.place != ANYWHERE]
+    for kill in reversed(named):  # the first one last: the others wait for its loss
+        of = "" if kill is loss[0] else f" of {ranks - 1}"
+        (folder / f"die.{kill.place}.{kill.rank}{of}").touch()
+    for kill, worker in zip(loss, workers, strict=True):
         if kill.place == ANYWHERE:
             time.sleep(kill.pause)
             begin = time.monotonic()
             job.kill(worker)
-        else:
-            (folder / f"die.{kill.place}.{kill.rank}").touch()
-    job.wait(lambda: len(set(job.exit_codes) - before) >= len(blow))
+    job.wait(lambda: len(set(job.exit_codes) - before) >= len(loss))
     wait_for_batches(job, ranks)
     codes = [job.exit_codes[worker] for worker in set(job.exit_codes) - before]
-    assert codes == [_KILLED] * len(blow), f"workers have ended with {codes}"
-    lines = sorted(_later(job, said), key=lambda one: float(one["t"]))
+    assert codes == [_KILLED] * len(loss), f"workers have ended with {codes}"
+    lines = sorted((one for one in job.said[said:] if "t" in one), key=lambda one: float(one["t"]))
     deaths = [one["t"] for one in lines if one["event"] == "dies"] or [begin]
-    noticed = [one["t"] for one in lines if one["event"] == "noticed" and one["t"] > deaths[0]]
-    taken = next(one["t"] for one in lines if one["event"] == "taken" and one["t"] > deaths[-1])
-    steps = [one["t"] for one in lines if one["event"] == "batch" and one["t"] > taken]
-    return {
-        "victim": blow[-1].place,
-        "noticed": noticed[0] - deaths[0],
-        "step": steps[0] - noticed[0],
-    }
+    noticed = _first(lines, "noticed", deaths[0])
+    step = _first(lines, "batch", _first(lines, "taken", deaths[-1]))
+    return {"victim": loss[-1].place, "noticed": noticed - deaths[0], "step": step - noticed}
 
 
-def _later(job: ElasticJob, begin: int) -> Iterator[dict[str, Any]]:
-    return (one for one in job.said[begin:] if "t" in one)
+def _first(lines: list[dict[str, Any]], event: str, after: float) -> float:
+    """Returns the time of the first such line after another time."""
+    times = [float(one["t"]) for one in lines if one["event"] == event and one["t"] > after]
+    assert times, f"no rank has said {event}"
+    return times[0]

@@ -184,14 +184,14 @@ class Asked:
         """
         if self.number is None:
             return
-        samples = _samples(gradients)
+        look, samples = _Look(self.key, self.variables), _samples(gradients)
         numbers = {*self.compares, *_GRADIENTS_OF}
         if tf.executing_eagerly():
             _state.eager[self.key] = self.number
             if self.number in numbers and 0 in (said := answers.numpy()):
-                values = [*map(value_of, self.variables), *(sample.numpy() for sample in samples)]
-                everywhere = self._gathered(self._describe(said, self.number, *values))
-                self._judge(said, everywhere.numpy())
+                weights = [None if said[0] else value_of(v) for v in self.variables]
+                mine = look.describe(said, self.number, *weights, *(s.numpy() for s in samples))
+                look.judge(said, self._gathered(mine).numpy())
             return
         # The branch reads the variables, so TensorFlow lets no later op update them first.
         held = [v if isinstance(v, tf.Variable) else v.value for v in self.variables]
@@ -199,20 +199,20 @@ class Asked:
 
         def looked() -> Any:
             given = [answers, self.number, *(v.read_value() for v in held), *samples]
-            mine = tf.numpy_function(self._describe, given, tf.int64)
+            mine = tf.numpy_function(look.describe, given, tf.int64)
             everywhere = self._gathered(tf.ensure_shape(mine, [None]))
-            done = tf.numpy_function(self._judge, [answers, everywhere], tf.bool)
+            done = tf.numpy_function(look.judge, [answers, everywhere], tf.bool)
             return tf.ensure_shape(done, [])
 
         def nothing() -> Any:
             return tf.constant(True)
 
-        def asked() -> Any:
+        def looked_if_all_do() -> Any:
             # The answers may be in GPU memory, so only these steps read them.
             return tf.cond(tf.reduce_any(tf.equal(answers, 0)), looked, nothing)
 
         with tf.device("CPU:0"):
-            tf.cond(_is_one_of(self.number, sorted(numbers)), asked, nothing)
+            tf.cond(_is_one_of(self.number, sorted(numbers)), looked_if_all_do, nothing)
             with tf.control_dependencies([result for result in results if result is not None]):
                 _counter(self.key).set(self.number)
 
@@ -221,38 +221,6 @@ class Asked:
         return allgather.allgather(
             mine, name=name, ignore_name_scope=True, process_set=self.members
         )
-
-    def _describe(self, answers: Any, number: Any, *values: Any) -> Any:
-        """Returns what this rank sends: of its weights and of its gradients, as all ranks look.
-
-        Args:
-            answers: of all ranks; they are the same everywhere.
-            number: of the reduction.
-            values: of the variables, and then samples of gradients.
-        """
-        count = len(self.variables)
-        mine = [np.zeros(0, np.int64)]
-        if answers[0] == 0:
-            mine.append(_Weights(self.variables).describe(number, *values[:count]))
-        if answers[1] == 0:
-            mine.append(_Batches(self.key).describe(*values[count:]))
-        return np.concatenate(mine)
-
-    def _judge(self, answers: Any, everywhere: Any) -> Any:
-        """Judges what all ranks have sent.
-
-        The reduction itself handles ranks that have other variables, or that have joined.
-        """
-        weights, gradients = answers[0] == 0, answers[1] == 0
-        judge = _Weights(self.variables)
-        each = judge.size * weights + gradients
-        if everywhere.size % each == 0:
-            rows = everywhere.reshape(-1, each)
-            if weights:
-                judge.judge(rows[:, : judge.size])
-            if gradients:
-                _Batches(self.key).judge(rows[:, -1])
-        return np.bool_(True)
 
 
 def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
@@ -279,6 +247,48 @@ def _counter(key: Any) -> KeptNumber:
     Python of the check does not exist here.
     """
     return KeptNumber(f"{_PROCESS} {key!r}", _UNKNOWN)
+
+
+class _Look:
+    """What a rank sends of its weights and gradients, and what follows from that of all ranks.
+
+    It holds no tensor of a graph, because TensorFlow never lets go of it and of what it holds.
+    """
+
+    def __init__(self, key: Any, variables: Sequence[Any]) -> None:
+        self._weights, self._batches = _Weights(variables), _Batches(key)
+
+    def describe(self, answers: Any, number: Any, *values: Any) -> Any:
+        """Returns what this rank sends: of weights if all ranks compare them, and of gradients.
+
+        Args:
+            answers: of all ranks; they are the same everywhere.
+            number: of the reduction.
+            values: of the variables, and then samples of gradients.
+        """
+        count = len(self._weights.variables)
+        mine = [np.zeros(0, np.int64)]
+        if answers[0] == 0:
+            mine.append(self._weights.describe(number, *values[:count]))
+        if answers[1] == 0:
+            mine.append(self._batches.describe(*values[count:]))
+        return np.concatenate(mine)
+
+    def judge(self, answers: Any, everywhere: Any) -> Any:
+        """Judges what all ranks have sent.
+
+        It ignores what has another size: the reduction itself handles ranks that have other
+        variables, or that have joined.
+        """
+        weights, gradients = answers[0] == 0, answers[1] == 0
+        each = self._weights.size * weights + gradients
+        if everywhere.size % each == 0:
+            rows = everywhere.reshape(-1, each)
+            if weights:
+                self._weights.judge(rows[:, : self._weights.size])
+            if gradients:
+                self._batches.judge(rows[:, -1])
+        return np.bool_(True)
 
 
 class _Weights:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import re
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,3 +191,21 @@ def test_the_same_batches_are_a_warning_once(
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == (hvd.rank() == 0 and not own)
     assert all(SAME in text and "hvd.shard" in text for text in texts)
+
+
+def test_nothing_of_a_traced_step_is_kept(several: int) -> None:
+    """TensorFlow keeps the functions of tf.numpy_function for ever. (Keras keeps its graphs.)"""
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable**2)
+        [gradient] = DistributedGradientTape(tape).gradient(loss, [variable])
+        variable.assign_sub(gradient)
+
+    step()
+    graph = weakref.ref(step.get_concrete_function().graph)
+    del step
+    gc.collect()
+    assert graph() is None

@@ -17,8 +17,8 @@ from shard_jobs import (
     assert_same,
     let_die,
     lost_commits,
+    pairs_without_copies,
     start_job,
-    strangers,
 )
 
 from tfring.checkpoint import Checkpointer
@@ -101,7 +101,7 @@ def test_a_rank_is_killed_at_each_place_of_a_step(start, tmp_path, kind, rank):
 def test_two_ranks_without_each_others_copies_are_lost_at_once(start, tmp_path, ranks):
     with start(ranks, min_np=2) as job:
         wait_for_batches(job, ranks, 5)
-        for one, other in [pair for pair in strangers(ranks) if pair[0] < pair[1]][:3]:
+        for one, other in [pair for pair in pairs_without_copies(ranks) if pair[0] < pair[1]][:3]:
             before = set(job.exit_codes)
             workers = worker_of_rank(job, one), worker_of_rank(job, other)
             for worker in workers:
@@ -118,7 +118,7 @@ def test_a_rank_is_lost_while_the_loss_of_another_is_handled(start, tmp_path):
     with start(4, min_np=2) as job:
         wait_for_batches(job, 4, 5)
         for place in PLACES_OF_RECOVERY:
-            let_die(job, tmp_path, ("step", 1), (place, 2), ranks=4)
+            let_die(job, tmp_path, ("step", 1), (place, "2 of 3"), ranks=4)
         assert lost_commits(job.said) == 0
         assert_like_one_process(job, tmp_path, ranks=4)
 

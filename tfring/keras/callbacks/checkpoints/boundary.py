@@ -32,7 +32,7 @@ class UpdateBoundary:
 
     def __init__(self) -> None:
         self._waited = 0
-        self._searched: Any = None  # that of `compile` when `_periods` were found
+        self._searched: Any = None  # the model's optimizer at the last search
         self._periods: list[int] = []
 
     def is_here(self, model: Any, *, final: bool = False) -> bool:
@@ -44,6 +44,7 @@ class UpdateBoundary:
         compiled = getattr(model, "optimizer", None)
         if compiled is None or compiled is not self._searched:
             # Elastic `fit` asks after each step, and to search a large model takes milliseconds.
+            # Optimizers in other attributes are there at the first step.
             self._searched, self._periods = compiled, _periods(model)
         periods = self._periods
         if not periods:
