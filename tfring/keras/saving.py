@@ -11,6 +11,7 @@ import h5py
 import keras
 import numpy as np
 
+from tfring.collectives import sync
 from tfring.keras import facts
 from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import sharded_hooks
@@ -82,7 +83,8 @@ def save_model(model: Any, filepath: Any, *, process_set: Any = None, **options:
     """Saves a model with `model.save` on rank 0, or the first of a set; a collective.
 
     Needed where an optimizer has shard_states=True: each rank has a part of its states. The file
-    has all of them, so that one process, or any number of ranks, can load it.
+    has all of them, so that one process, or any number of ranks, can load it. Then all ranks may
+    load it as soon as this returns.
 
     Args:
         model: a model of Keras 3.
@@ -96,16 +98,21 @@ def save_model(model: Any, filepath: Any, *, process_set: Any = None, **options:
         NotImplementedError: an HDF5 file of a model with sharded states.
         Exception: on the rank that writes: what `model.save` raises.
     """
-    members = process_set or process_sets.global_process_set
-    for hook in sharded_hooks(model):
+    members, sharded = process_set or process_sets.global_process_set, sharded_hooks(model)
+    for hook in sharded:
         if process_sets.checked_id(hook.process_set) != process_sets.checked_id(members):
             raise ValueError(
                 f"save_model: the states of optimizer {hook.optimizer.name!r} are divided among "
                 f"ranks {hook.process_set.ranks}, not among {members.ranks}.\nCall it on these "
                 "ranks with the process_set that DistributedOptimizer got."
             )
-    writes = members.included() and members.rank() == 0
-    save_together(model, model.save if writes else None, filepath, **options)
+    included = members.included()
+    writes = included and members.rank() == 0
+    try:
+        save_together(model, model.save if writes else None, filepath, **options)
+    finally:
+        if included and sharded:
+            sync.barrier(members)
 
 
 def save_together(model: Any, write: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:

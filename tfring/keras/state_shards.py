@@ -530,7 +530,10 @@ def _check(optimizer: Any, options: ReduceOptions) -> None:
     kind, why = type(optimizer).__name__, ""
     known = kind in _ELEMENTWISE or kind in _BY_VARIABLE
     if not known or type(optimizer) is not getattr(keras.optimizers, kind, None):
-        why = f"tfring does not know what {kind} needs of the other ranks' parts"
+        why = (
+            f"tfring does not know what {kind} needs of the other ranks' parts: use an optimizer "
+            "of Keras itself, or leave shard_states out"
+        )
     elif optimizer.built:
         why = "the optimizer is built: wrap it before, or load the model with hvd.load_model"
     elif options.backward_passes_per_step > 1:
