@@ -165,13 +165,25 @@ def let_die(job, folder, *kills, ranks):
         ranks: of the whole job.
     """
     before = set(job.exit_codes)
-    # The last first: the others come to its place only after the loss before it.
-    for place, rank in reversed(kills):
-        (folder / f"die.{place}.{rank}").touch()
+    plan_deaths(folder, kills)
     job.wait(lambda: len(set(job.exit_codes) - before) >= len(kills))
     wait_for_batches(job, ranks)
     left = sorted(folder.glob("die.*"))
     assert not left, "a rank was not killed where it should have been"
+
+
+def plan_deaths(folder, kills):
+    """Makes the files that kill ranks; `kills` as for let_die.
+
+    The last one comes first: no rank is at its place before the loss of the one before.
+    """
+    for place, rank in reversed(kills):
+        (folder / f"die.{place}.{rank}").touch()
+
+
+def in_order(said):
+    """Returns the lines that have a time, by that time."""
+    return sorted((one for one in said if "t" in one), key=lambda one: one["t"])
 
 
 def pairs_without_copies(ranks):
@@ -185,7 +197,7 @@ def lost_commits(said):
     """Returns how many commits had returned somewhere, and the ranks went on without them."""
     assert any(line["event"] == "settled" for line in said), "no commit has returned"
     newest = lost = 0
-    for line in sorted((one for one in said if "t" in one), key=lambda one: one["t"]):
+    for line in in_order(said):
         if line["event"] == "settled":
             newest = max(newest, line["commit"])
         elif line["event"] == "taken":

@@ -16,8 +16,10 @@ from shard_jobs import (
     PLACES,
     PLACES_OF_RECOVERY,
     assert_like_one_process,
+    in_order,
     lost_commits,
     pairs_without_copies,
+    plan_deaths,
     start_job,
 )
 
@@ -108,10 +110,9 @@ def _lose(job: ElasticJob, folder: Path, loss: list[Kill], ranks: int) -> dict[s
     workers = [worker_of_rank(job, kill.rank) for kill in loss]
     said = len(job.said)
     begin = time.monotonic()
+    after = f" of {ranks - 1}"  # the first loss
     named = [kill for kill in loss if kill.place != ANYWHERE]
-    for kill in reversed(named):  # the first one last: the others wait for its loss
-        of = "" if kill is loss[0] else f" of {ranks - 1}"
-        (folder / f"die.{kill.place}.{kill.rank}{of}").touch()
+    plan_deaths(folder, [(k.place, f"{k.rank}{'' if k is loss[0] else after}") for k in named])
     for kill, worker in zip(loss, workers, strict=True):
         if kill.place == ANYWHERE:
             time.sleep(kill.pause)
@@ -121,7 +122,7 @@ def _lose(job: ElasticJob, folder: Path, loss: list[Kill], ranks: int) -> dict[s
     wait_for_batches(job, ranks)
     codes = [job.exit_codes[worker] for worker in set(job.exit_codes) - before]
     assert codes == [_KILLED] * len(loss), f"workers have ended with {codes}"
-    lines = sorted((one for one in job.said[said:] if "t" in one), key=lambda one: float(one["t"]))
+    lines = in_order(job.said[said:])
     deaths = [one["t"] for one in lines if one["event"] == "dies"] or [begin]
     noticed = _first(lines, "noticed", deaths[0])
     step = _first(lines, "batch", _first(lines, "taken", deaths[-1]))

@@ -259,7 +259,7 @@ class _Look:
         self._weights, self._batches = _Weights(variables), _Batches(key)
 
     def describe(self, answers: Any, number: Any, *values: Any) -> Any:
-        """Returns what this rank sends: of weights if all ranks compare them, and of gradients.
+        """Returns what this rank sends: of weights, of gradients or of both, as all ranks compare.
 
         Args:
             answers: of all ranks; they are the same everywhere.
@@ -267,7 +267,7 @@ class _Look:
             values: of the variables, and then samples of gradients.
         """
         count = len(self._weights.variables)
-        mine = [np.zeros(0, np.int64)]
+        mine = []
         if answers[0] == 0:
             mine.append(self._weights.describe(number, *values[:count]))
         if answers[1] == 0:
